@@ -1,0 +1,65 @@
+/**
+ * The closed lists of Relay: every status, class and reason that is stored, counted or shown. The column's CHECK, the
+ * TypeScript type and the metric's label values all come from here, so that a number on a graph and a row in the
+ * database can be compared without a translation table (a test compares them with the migrations).
+ */
+
+/** What `deliveries.status` may hold. */
+export const DELIVERY_STATUSES = ['pending', 'succeeded', 'dead'] as const;
+export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];
+
+/** What people are shown: `inflight` is a pending delivery whose queue row has a running lease. */
+export const SHOWN_STATUSES = ['pending', 'inflight', 'succeeded', 'dead'] as const;
+export type ShownStatus = (typeof SHOWN_STATUSES)[number];
+
+/** What became of one attempt. `deferred` and `lost` spend nothing of the retry budget. */
+export const OUTCOME_CLASSES = ['success', 'deferred', 'retryable', 'permanent', 'lost'] as const;
+export type OutcomeClass = (typeof OUTCOME_CLASSES)[number];
+
+/** Why a delivery ended without success. */
+export const DEAD_REASONS = [
+  'permanent_failure',
+  'attempts_exhausted',
+  'refused',
+  'gone',
+  'abandoned',
+  'cancelled',
+  'expired',
+] as const;
+export type DeadReason = (typeof DEAD_REASONS)[number];
+
+/** Which gate held a delivery back. */
+export const DEFERRAL_REASONS = [
+  'rate_limit',
+  'concurrency',
+  'breaker_open',
+  'probe',
+  'paused',
+  'disabled',
+] as const;
+export type DeferralReason = (typeof DEFERRAL_REASONS)[number];
+
+/**
+ * Why no HTTP answer arrived. `refused` is our own policy (the address is forbidden), `oversize` our own limit; neither
+ * is evidence about the endpoint's health, and neither is `dns`.
+ */
+export const TRANSPORT_FAILURES = [
+  'timeout',
+  'connect',
+  'tls',
+  'dns',
+  'reset',
+  'protocol',
+  'refused',
+  'oversize',
+  'other',
+] as const;
+export type TransportFailure = (typeof TRANSPORT_FAILURES)[number];
+
+/** How a payload is signed for an endpoint. */
+export const SIGNING_SCHEMES = ['relay', 'standard'] as const;
+export type SigningScheme = (typeof SIGNING_SCHEMES)[number];
+
+/** How the dispatchers learn of work: by the stream, or by asking the database. */
+export const WAKE_MODES = ['stream', 'poll'] as const;
+export type WakeMode = (typeof WAKE_MODES)[number];
