@@ -62,8 +62,8 @@ function httpDate(value: string, nowMs: number): number | null {
 }
 
 function toUnixMs(parts: Record<string, string>, nowMs: number): number | null {
-  const year = fullYear(parts['year'] ?? '', nowMs);
-  const month = MONTHS.indexOf(parts['month'] ?? '');
+  const year = fullYear(parts.year ?? '', nowMs);
+  const month = MONTHS.indexOf(parts.month ?? '');
   const [day, hour, minute, second] = ['day', 'hour', 'minute', 'second'].map((name) => Number(parts[name]));
   if (day === undefined || hour === undefined || minute === undefined || second === undefined) return null;
   // 60 is a leap second.

@@ -11,11 +11,8 @@ const CONTROL = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]/g;
  * pictures (U+2400 and on), and a body that is mostly such is marked `[binary]` at its start.
  */
 export function safeSnippet(bytes: Uint8Array, maxBytes = SNIPPET_MAX_BYTES): string {
-  const text = Buffer.from(
-    bytes.buffer,
-    bytes.byteOffset,
-    Math.min(bytes.byteLength, maxBytes),
-  ).latin1Slice();
+  const size = Math.min(bytes.byteLength, maxBytes);
+  const text = Buffer.from(bytes.buffer, bytes.byteOffset, size).toString('latin1');
   if (PLAIN.test(text)) return text;
   return cutToBytes(visibleText(bytes, maxBytes), maxBytes);
 }
