@@ -49,8 +49,9 @@ function waysFor(home: string): RunAs[] {
     owner: { uid: 0, gid: 0 },
   };
   const keep: RunAs = { wrapper: ['setpriv', ...identity, ...passDirectories, '--'], owner: account };
-  const startedByRoot = uid === 0 && readdirSync(home).includes('data');
-  return startedByRoot ? [namespace, drop, keep] : [drop, namespace, keep];
+  if (uid !== 0) return [drop, keep, namespace];
+  const dataOfRoot = readdirSync(home).includes('data');
+  return dataOfRoot ? [namespace, drop, keep] : [drop, namespace, keep];
 }
 
 function works(way: RunAs, program: string, home: string): boolean {
