@@ -32,12 +32,12 @@ function picture(control: string): string {
   return code === 0x7f ? '\u2421' : '\ufffd';
 }
 
-/** A NUL, or more than a tenth of characters that no text has. */
+/** A NUL, or more than a quarter of characters that no text has. */
 function isBinary(decoded: string): boolean {
   if (decoded.includes('\0')) return true;
   const strange = decoded.match(CONTROL)?.length ?? 0;
   const undecodable = decoded.split('\ufffd').length - 1;
-  return (strange + undecodable) * 10 > decoded.length;
+  return (strange + undecodable) * 4 > decoded.length;
 }
 
 /** Cuts on a character boundary, so that no surrogate is left alone. */
