@@ -30,12 +30,14 @@ function problemWith(job) {
   }
   return Object.hasOwn(JOBS, job)
     ? null
-    : `Usage: bootstrap.mjs <${Object.keys(JOBS).join(' | ')}> [arguments]`;
+    : `Usage: bootstrap.mjs <prepare | ${Object.keys(JOBS).join(' | ')}> [arguments]`;
 }
 
 /** The job runs in this very process, so that signals, the terminal and the exit code are simply its own. */
 async function start(job, args) {
-  if (!(await prepared())) return stop(`Relay was not started: ${job} needs a build without errors.`, job);
+  if (!(await prepared()))
+    return stop(`${job}: stopped, since installing or building failed (see above).`, job);
+  if (job === 'prepare') return;
   const file = join(root, JOBS[job]);
   const words = job === 'test' ? ['run', ...args] : args;
   if (job === 'test') process.chdir(root);
