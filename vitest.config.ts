@@ -10,7 +10,7 @@ export default defineConfig({
     testTimeout: 30_000,
     hookTimeout: 60_000,
     teardownTimeout: 30_000,
-    globalSetup: ['services/testing/globalSetup.ts'],
+    globalSetup: ['services/testing/global-setup.ts'],
     reporters: ['default', './services/testing/reporter.ts'],
   },
 });

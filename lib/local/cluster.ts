@@ -2,8 +2,8 @@ import { spawnSync } from 'node:child_process';
 import { chownSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { rememberedPassword } from './home.ts';
-import type { PostgresBinaries } from './postgresBinaries.ts';
-import type { RunAs } from './runAs.ts';
+import type { PostgresBinaries } from './postgres-binaries.ts';
+import type { RunAs } from './run-as.ts';
 import type { LogLine } from './unavailable.ts';
 
 export const CLUSTER_USER = 'relay';

@@ -1,13 +1,13 @@
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type ChildServer, type StopStep, startChildServer } from './childServer.ts';
+import { type ChildServer, type StopStep, startChildServer } from './child-server.ts';
 import { CLUSTER_DATABASE, CLUSTER_USER, clusterMajor, ensureCluster } from './cluster.ts';
 import { dockerAnswers, startDockerPostgres } from './docker.ts';
 import { makeHome, rememberedPort } from './home.ts';
-import { findPostgresBinaries, type PostgresBinaries } from './postgresBinaries.ts';
+import { findPostgresBinaries, type PostgresBinaries } from './postgres-binaries.ts';
 import { claimPostmaster, clearPostmaster, readPostmaster } from './postmaster.ts';
-import { chooseRunAs } from './runAs.ts';
+import { chooseRunAs } from './run-as.ts';
 import { LocalServiceUnavailable, type LogLine } from './unavailable.ts';
 
 const READY_WITHIN_MS = 10 * 60_000; // replaying a long log after a crash takes minutes, and must be let finish

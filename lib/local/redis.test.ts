@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type LocalRedis, startRedis } from './redis.ts';
-import { unpackedRedis } from './redisPackage.ts';
+import { unpackedRedis } from './redis-package.ts';
 import { LocalServiceUnavailable } from './unavailable.ts';
 
 const scratch = mkdtempSync(join(tmpdir(), 'relay-redis-'));

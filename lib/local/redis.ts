@@ -1,12 +1,12 @@
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type ChildServer, type StopStep, startChildServer } from './childServer.ts';
+import { type ChildServer, type StopStep, startChildServer } from './child-server.ts';
 import { dockerAnswers, startDockerRedis } from './docker.ts';
 import { makeHome, projectRoot, rememberedPassword, rememberedPort } from './home.ts';
-import { findOnPath } from './onPath.ts';
-import { pingRedis } from './pingRedis.ts';
-import { type RedisProgram, unpackedRedis } from './redisPackage.ts';
+import { findOnPath } from './on-path.ts';
+import { pingRedis } from './ping-redis.ts';
+import { type RedisProgram, unpackedRedis } from './redis-package.ts';
 import { LocalServiceUnavailable, type LogLine } from './unavailable.ts';
 
 const READY_WITHIN_MS = 10_000;

@@ -34,6 +34,9 @@ export async function buildWhenStale(root) {
   return locked(root, 'build', async () => {
     if (!needsBuild(root)) return true;
     const started = new Date();
+    // Without the stamp, files of dist may be gone that the compiler's own notes count as written.
+    if (!existsSync(join(root, 'dist', '.built')))
+      rmSync(join(root, 'dist', '.tsbuildinfo'), { force: true });
     const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
     const code = await run(process.execPath, [compiler, '--project', root], root);
     // Stamped with the moment before: a source saved meanwhile is newer, and built next time.

@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, lstatSync, readdirSync, readFileSync, symlinkSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, relative } from 'node:path';
-import { findOnPath } from './onPath.ts';
+import { findOnPath } from './on-path.ts';
 
 const OLDEST_MAJOR = 15; // Relay's SQL needs nothing newer
 

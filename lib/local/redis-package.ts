@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, sy
 import { userInfo } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { findOnPath } from './onPath.ts';
+import { findOnPath } from './on-path.ts';
 import { LocalServiceUnavailable, type LogLine } from './unavailable.ts';
 
 const execute = promisify(execFile);
