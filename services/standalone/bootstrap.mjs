@@ -6,6 +6,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 
 const JOBS = {
+  prepare: null, // installs and builds, and no more
   standalone: 'dist/services/standalone/main.js',
   api: 'dist/services/api/main.js',
   dispatcher: 'dist/services/dispatcher/main.js',
@@ -20,7 +21,7 @@ const JOBS = {
 
 const [job = '', ...args] = process.argv.slice(2);
 const problem = problemWith(job);
-if (problem) stop(problem);
+if (problem) stop(problem, job);
 else await start(job, args);
 
 function problemWith(job) {
@@ -30,14 +31,13 @@ function problemWith(job) {
   }
   return Object.hasOwn(JOBS, job)
     ? null
-    : `Usage: bootstrap.mjs <prepare | ${Object.keys(JOBS).join(' | ')}> [arguments]`;
+    : `Usage: bootstrap.mjs <${Object.keys(JOBS).join(' | ')}> [arguments]`;
 }
 
 /** The job runs in this very process, so that signals, the terminal and the exit code are simply its own. */
 async function start(job, args) {
-  if (!(await prepared()))
-    return stop(`${job}: stopped, since installing or building failed (see above).`, job);
-  if (job === 'prepare') return;
+  if (!(await prepared())) return stop(`${job} not started: see above.`, job);
+  if (JOBS[job] === null) return;
   const file = join(root, JOBS[job]);
   const words = job === 'test' ? ['run', ...args] : args;
   if (job === 'test') process.chdir(root);

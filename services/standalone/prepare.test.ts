@@ -123,7 +123,7 @@ describe('the bootstrap command', () => {
     const bootstrap = fileURLToPath(new URL('./bootstrap.mjs', import.meta.url));
     const answer = spawnSync(process.execPath, [bootstrap, 'sing'], { encoding: 'utf8' });
     expect(answer.status).toBe(1);
-    expect(answer.stderr).toMatch(/^Usage: .*standalone \| api \| dispatcher/);
+    expect(answer.stderr).toMatch(/^Usage: .*prepare \| standalone \| api \| dispatcher/);
   });
 });
 
