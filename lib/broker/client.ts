@@ -1,0 +1,75 @@
+import { Redis, type RedisOptions } from 'ioredis';
+
+/** Where Redis is and how Relay names its keys in it. */
+export interface BrokerOptions {
+  url: string;
+  stream: string;
+  group: string;
+  keyPrefix: string;
+  sentinels: readonly { host: string; port: number }[];
+  sentinelName: string;
+}
+
+/** An answer later than this counts as no answer. */
+export const COMMAND_TIMEOUT_MS = 1_000;
+
+/**
+ * A client for commands. It never queues for a server that is away: a command fails at once while unconnected, after 1 s when
+ * unanswered, and is never sent twice. It reconnects for ever.
+ */
+export function createCommandClient(options: BrokerOptions): Redis {
+  return create(options, { commandTimeout: COMMAND_TIMEOUT_MS });
+}
+
+/** A client for one blocking read at a time; its owner watches over how long that takes. */
+export function createBlockingClient(options: BrokerOptions): Redis {
+  return create(options, {});
+}
+
+function create(options: BrokerOptions, extra: RedisOptions): Redis {
+  const common: RedisOptions = {
+    protocol: 2,
+    enableOfflineQueue: false,
+    maxRetriesPerRequest: 0,
+    autoResendUnfulfilledCommands: false,
+    connectTimeout: 2_000,
+    keepAlive: 5_000,
+    lazyConnect: true,
+    retryStrategy: (attempt) => Math.min(50 * 2 ** Math.min(attempt, 10), 1_000),
+    reconnectOnError: (error) => error.message.startsWith('READONLY'),
+    ...extra,
+  };
+  const client =
+    options.sentinels.length > 0
+      ? new Redis({
+          ...common,
+          ...credentials(options.url),
+          sentinels: [...options.sentinels],
+          name: options.sentinelName,
+        })
+      : new Redis(options.url, common);
+  // Its state is read where it matters; without a listener every refused connection would be printed.
+  client.on('error', () => undefined);
+  client.connect().catch(() => undefined);
+  return client;
+}
+
+// Behind sentinels the URL says who we are, not where the server is.
+function credentials(url: string): RedisOptions {
+  const { username, password, pathname, protocol } = new URL(url);
+  return {
+    ...(username ? { username: decodeURIComponent(username) } : {}),
+    ...(password ? { password: decodeURIComponent(password) } : {}),
+    ...(protocol === 'rediss:' ? { tls: {} } : {}),
+    db: Number(pathname.slice(1) || 0),
+  };
+}
+
+export function streamKey(options: BrokerOptions): string {
+  return options.keyPrefix + options.stream;
+}
+
+/** True for the error of a group or stream that was flushed away. */
+export function isNoGroup(error: unknown): boolean {
+  return error instanceof Error && error.message.startsWith('NOGROUP');
+}

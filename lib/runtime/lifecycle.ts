@@ -1,0 +1,47 @@
+export interface RunningService {
+  /** Stops within the service's own deadline; resolves when nothing of it runs any more. */
+  stop(): Promise<void>;
+}
+
+/**
+ * Runs one service as a process: starts it, waits for SIGTERM or SIGINT, stops it and exits 0. A second signal exits at once with
+ * 1. A start that fails prints one sentence for a wrong setting, or the error, and exits 1.
+ */
+export async function runService(name: string, start: () => Promise<RunningService>): Promise<void> {
+  const signalled = firstSignal();
+  try {
+    const service = await start();
+    await signalled;
+    await service.stop();
+    process.exit(0);
+  } catch (error) {
+    console.error(`${name}: ${describeStartError(error)}`);
+    process.exit(1);
+  }
+}
+
+function firstSignal(): Promise<void> {
+  return new Promise((resolve) => {
+    let asked = false;
+    const onSignal = () => {
+      if (asked) process.exit(1);
+      asked = true;
+      resolve();
+    };
+    process.on('SIGTERM', onSignal);
+    process.on('SIGINT', onSignal);
+  });
+}
+
+const EXPECTED = new Set([
+  'ConfigurationError',
+  'SchemaBehindError',
+  'SecretKeyMissingError',
+  'LocalServiceError',
+]);
+
+function describeStartError(error: unknown): string {
+  if (error instanceof Error)
+    return EXPECTED.has(error.name) ? error.message : (error.stack ?? error.message);
+  return String(error);
+}

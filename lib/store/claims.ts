@@ -1,0 +1,181 @@
+import type { Pool } from 'pg';
+import { INLINE_PAYLOAD_BYTES, RECLAIM_GRACE_MS } from '../domain/limits.ts';
+import { uuidArray } from './pool.ts';
+
+/** A leased delivery: all that sending it needs, except its endpoint's configuration (cached by `endpointVersion`). */
+export interface Claim {
+  deliveryId: string;
+  endpointId: string;
+  eventId: string;
+  token: string;
+  attempts: number;
+  sends: number;
+  generation: number;
+  deferralReason: string | null;
+  /** How late the claim was past the due moment, ms by the database's clock. */
+  lateMs: number;
+  /** Time since the event was accepted, ms by the database's clock at the claim. */
+  ageMs: number;
+  expired: boolean;
+  /** Null when the event is missing: such a delivery can only be refused. */
+  tenantId: string | null;
+  type: string;
+  contentType: string;
+  payloadBytes: number;
+  /** Null when it is too large to come along; read it with `readPayload`. */
+  payload: Buffer | null;
+  /** Null when the endpoint is missing. */
+  endpointVersion: number | null;
+  endpointDeleted: boolean;
+}
+
+export interface ClaimOptions {
+  /** Fresh for each claim; every later write names it. */
+  token: string;
+  leaseMs: number;
+  processNumber: number;
+}
+
+// Touches no indexed column, so the new row version is heap-only. The joins come after the update and are outer ones: a row whose
+// event or endpoint is missing must be seen, not passed over for ever.
+const LEASE = `set claim_token = $2::uuid, lease_expires_at = now() + $3::double precision * interval '1 ms', claimed_by = $4`;
+const LEASED = `q.delivery_id, q.endpoint_id, q.event_id, q.attempts, q.sends, q.generation, q.deferral_reason, q.look_at,
+    extract(epoch from now() - q.due_at) * 1000 as late_ms, q.expires_at <= now() as expired`;
+const WITH_EVENT = `
+select c.delivery_id, c.endpoint_id, c.event_id, c.attempts, c.sends, c.generation, c.deferral_reason,
+  c.late_ms::float8 as late_ms, c.expired is true as expired,
+  (extract(epoch from now() - e.created_at) * 1000)::float8 as age_ms, e.tenant_id, e.type, e.content_type,
+  octet_length(e.payload) as payload_bytes,
+  case when octet_length(e.payload) <= ${INLINE_PAYLOAD_BYTES} then e.payload end as payload,
+  n.version as endpoint_version, n.deleted_at is not null as endpoint_deleted`;
+const JOINS = `
+left join relay.events e on e.id = c.event_id
+left join relay.endpoints n on n.id = c.endpoint_id`;
+
+const BY_ID = `
+with c as (
+  update relay.queue q ${LEASE}
+  where q.delivery_id = any($1::uuid[]) and q.due_at <= now() and q.lease_expires_at is null and not q.cancel_requested
+  returning ${LEASED}
+)${WITH_EVENT}
+from c${JOINS}`;
+
+// Straight from the queue, when no stream tells what is due. `look_at` moves along, or the next poll would walk over what is
+// leased; the lower bound keeps it from walking over dead index entries.
+const BY_LOOK = `
+with picked as materialized (
+  select delivery_id, look_at from relay.queue
+  where look_at <= now() and look_at >= $5::timestamptz and due_at <= now() and lease_expires_at is null
+    and not cancel_requested
+  order by look_at limit $1
+  for update skip locked
+),
+c as (
+  update relay.queue q ${LEASE},
+    look_at = now() + ($3::double precision + ${RECLAIM_GRACE_MS}) * interval '1 ms'
+  where q.delivery_id = any(array(select delivery_id from picked))
+  returning ${LEASED}
+)${WITH_EVENT}, (select max(look_at) from picked) as last_look, now() as read_at
+from c${JOINS}`;
+
+interface ClaimRow {
+  delivery_id: string;
+  endpoint_id: string;
+  event_id: string;
+  attempts: number;
+  sends: number;
+  generation: number;
+  deferral_reason: string | null;
+  late_ms: number;
+  age_ms: number | null;
+  expired: boolean;
+  tenant_id: string | null;
+  type: string | null;
+  content_type: string | null;
+  payload_bytes: number | null;
+  payload: Buffer | null;
+  endpoint_version: number | null;
+  endpoint_deleted: boolean;
+}
+
+/** Leases those of `ids` that are due, free and not cancelled. Ids that do not come back were lost to somebody else. */
+export async function claimByIds(
+  pool: Pool,
+  ids: readonly string[],
+  options: ClaimOptions,
+): Promise<Claim[]> {
+  const { rows } = await pool.query<ClaimRow>({
+    name: 'relay_claim',
+    text: BY_ID,
+    values: [uuidArray(ids), options.token, options.leaseMs, options.processNumber],
+  });
+  return rows.map((row) => toClaim(row, options.token));
+}
+
+/** Where a poll left off; the next starts 3 s before it, because transactions commit out of order. */
+export type PollCursor = Date | null;
+
+const POLL_OVERLAP_MS = 3_000;
+
+/**
+ * Leases up to `limit` due rows straight from the queue. `from` null walks from the beginning, which finds rows that committed
+ * late or were passed over while locked. The cursor it returns is a shortcut, never a proof.
+ */
+export async function claimDue(
+  pool: Pool,
+  limit: number,
+  from: PollCursor,
+  options: ClaimOptions,
+): Promise<{ claims: Claim[]; cursor: PollCursor }> {
+  const { rows } = await pool.query<ClaimRow & { last_look: Date | number; read_at: Date }>({
+    name: 'relay_claim_due',
+    text: BY_LOOK,
+    values: [limit, options.token, options.leaseMs, options.processNumber, from ?? '-infinity'],
+  });
+  return { claims: rows.map((row) => toClaim(row, options.token)), cursor: nextCursor(rows, limit, from) };
+}
+
+function nextCursor(
+  rows: readonly { last_look: Date | number; read_at: Date }[],
+  limit: number,
+  from: PollCursor,
+): PollCursor {
+  const [first] = rows;
+  if (!first) return from;
+  const reached = rows.length === limit ? first.last_look : first.read_at;
+  // Rows enqueued by SQL look at -infinity, which the driver gives as a number: such a batch proves nothing.
+  return reached instanceof Date ? new Date(reached.getTime() - POLL_OVERLAP_MS) : from;
+}
+
+function toClaim(row: ClaimRow, token: string): Claim {
+  return {
+    deliveryId: row.delivery_id,
+    endpointId: row.endpoint_id,
+    eventId: row.event_id,
+    token,
+    attempts: row.attempts,
+    sends: row.sends,
+    generation: row.generation,
+    deferralReason: row.deferral_reason,
+    lateMs: row.late_ms,
+    ageMs: row.age_ms ?? 0,
+    expired: row.expired,
+    tenantId: row.tenant_id,
+    type: row.type ?? '',
+    contentType: row.content_type ?? '',
+    payloadBytes: row.payload_bytes ?? 0,
+    payload: row.payload,
+    endpointVersion: row.endpoint_version,
+    endpointDeleted: row.endpoint_deleted,
+  };
+}
+
+/** Reads a payload that was too large to come with its claim; null when the event is gone. */
+export async function readPayload(pool: Pool, eventId: string): Promise<Buffer | null> {
+  const { rows } = await pool.query<{ payload: Buffer }>({
+    name: 'relay_payload',
+    text: 'select payload from relay.events where id = $1',
+    values: [eventId],
+  });
+  return rows[0]?.payload ?? null;
+}

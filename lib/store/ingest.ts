@@ -1,0 +1,255 @@
+import { randomBytes } from 'node:crypto';
+import type { Pool } from 'pg';
+import { patternCandidates } from '../domain/event-type.ts';
+import { MAX_DELIVERIES_PER_EVENT, STALL_MS } from '../domain/limits.ts';
+import { byteaArray } from './binary-array.ts';
+import { deliveryId, eventIdTail } from './event-ids.ts';
+
+/** One event to be committed, already checked. */
+export interface NewEvent {
+  tenantId: string;
+  type: string;
+  contentType: string;
+  payload: Buffer;
+  /** Only this endpoint, without matching subscriptions. */
+  targetEndpointId: string | null;
+  deliverAt: Date | null;
+  expiresAt: Date | null;
+}
+
+export interface KeyedEvent extends NewEvent {
+  key: string;
+  digest: Buffer;
+}
+
+export interface AcceptOptions {
+  /** True when the row ids will be put on the stream after the commit; false in poll mode, where they are due to be found now. */
+  announced: boolean;
+}
+
+export type Accepted =
+  | { kind: 'accepted'; eventId: string; deliveryIds: string[]; announce: boolean }
+  | { kind: 'no_target' }
+  | { kind: 'too_many_deliveries' };
+
+export type KeyedOutcome =
+  | Accepted
+  | { kind: 'replayed'; eventId: string }
+  | { kind: 'conflict' }
+  | { kind: 'expired_key' }
+  /** Another transaction took the key while this statement waited for it: a new statement will see it. */
+  | { kind: 'look_again' };
+
+// Built of the same steps with and without idempotency keys; the steps are named for what they hold. A CTE is never joined to
+// another CTE here: with hash joins off that is quadratic.
+const REQUESTS = `
+clock as materialized (
+  select lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') as ms
+),
+request as materialized (
+  select t.ord::integer as ord, (c.ms || t.tail)::uuid as event_id, c.ms || left(t.tail, 16) as stem,
+    t.tenant_id, t.type, t.content_type, t.payload, t.candidates, t.target_id, t.deliver_at, t.expires_at`;
+
+const FROM_ARRAYS = `
+  from clock c, unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::uuid[], $8::timestamptz[],
+    $9::timestamptz[]`;
+
+const MATCHED = `
+matched as materialized (
+  select r.*, coalesce(s.endpoint_ids, t.endpoint_ids) as endpoint_ids,
+    (r.target_id is null or t.endpoint_ids is not null)
+      and coalesce(cardinality(s.endpoint_ids), 0) <= ${MAX_DELIVERIES_PER_EVENT} as admissible
+  from request r
+  left join lateral (
+    select array_agg(s.endpoint_id) as endpoint_ids
+    from relay.subscriptions s
+    where r.target_id is null and s.tenant_id = r.tenant_id and s.pattern = any(string_to_array(r.candidates, ' '))
+  ) s on true
+  left join lateral (
+    select array_agg(e.id) as endpoint_ids
+    from relay.endpoints e
+    where e.id = r.target_id and e.tenant_id = r.tenant_id and e.enabled and e.deleted_at is null
+  ) t on true
+)`;
+
+const WRITES = `
+new_event as (
+  insert into relay.events (id, tenant_id, type, content_type, payload, deliver_at, expires_at)
+  select event_id, tenant_id, type, content_type, payload, deliver_at, expires_at from admitted where won
+),
+owed as materialized (
+  select (a.stem || lpad(to_hex(u.n), 4, '0'))::uuid as delivery_id, a.event_id, u.endpoint_id, a.tenant_id,
+    greatest(a.deliver_at, now()) as due_at, a.expires_at, $10::boolean and coalesce(a.deliver_at <= now(), true) as announced
+  from admitted a, unnest(a.endpoint_ids) with ordinality u(endpoint_id, n)
+  where a.won
+),
+new_delivery as (
+  insert into relay.deliveries (id, event_id, endpoint_id, tenant_id)
+  select delivery_id, event_id, endpoint_id, tenant_id from owed
+),
+new_queue as (
+  insert into relay.queue (delivery_id, endpoint_id, event_id, due_at, look_at, announced_at, expires_at)
+  select delivery_id, endpoint_id, event_id, due_at,
+    least(case when announced then now() + interval '${STALL_MS} ms' else due_at end, expires_at),
+    case when announced then now() end, expires_at
+  from owed
+)`;
+
+const PLAIN = `with ${REQUESTS}${FROM_ARRAYS})
+    with ordinality t(tail, tenant_id, type, content_type, payload, candidates, target_id, deliver_at, expires_at, ord)
+),
+${MATCHED},
+admitted as materialized (select m.*, m.admissible as won from matched m),
+${WRITES}
+select ord, event_id, won, coalesce(cardinality(endpoint_ids), 0) as matches, deliver_at <= now() is not false as due
+from admitted`;
+
+// Keys are inserted first and in one order everywhere, so that two statements that share keys wait for each other instead of
+// deadlocking. What \`prior\` reads is what the statement's snapshot saw.
+const KEYED = `with ${REQUESTS}, t.key, t.digest${FROM_ARRAYS}, $11::text[], $12::bytea[])
+    with ordinality t(tail, tenant_id, type, content_type, payload, candidates, target_id, deliver_at, expires_at, key, digest, ord)
+),
+${MATCHED},
+claimed as (
+  insert into relay.idempotency_keys (tenant_id, key, digest, event_id, expires_at)
+  select tenant_id, key, digest, event_id, now() + $13::double precision * interval '1 ms'
+  from matched where admissible order by tenant_id, key collate "C"
+  on conflict do nothing
+  returning event_id
+),
+admitted as materialized (
+  select m.*, m.admissible and m.event_id in (select c.event_id from claimed c) as won from matched m
+),
+${WRITES}
+select a.ord, a.event_id, a.won, a.admissible, coalesce(cardinality(a.endpoint_ids), 0) as matches,
+  a.deliver_at <= now() is not false as due,
+  prior.event_id as prior_event_id, prior.digest = a.digest as same_request, prior.expires_at <= now() as prior_expired
+from admitted a
+left join relay.idempotency_keys prior on not a.won and prior.tenant_id = a.tenant_id and prior.key = a.key`;
+
+interface PlainRow {
+  ord: number;
+  event_id: string;
+  won: boolean;
+  matches: number;
+  due: boolean;
+}
+
+interface KeyedRow extends PlainRow {
+  admissible: boolean;
+  prior_event_id: string | null;
+  same_request: boolean | null;
+  prior_expired: boolean | null;
+}
+
+/**
+ * Commits events without idempotency keys, with their fan-out, in one statement: when it returns, everything it accepted is
+ * durable. Results stand in the order of `events`. Throws what Postgres reported, or a connection error, after which the outcome
+ * is unknown.
+ */
+export async function acceptEvents(
+  pool: Pool,
+  events: readonly NewEvent[],
+  options: AcceptOptions,
+): Promise<Accepted[]> {
+  const { rows } = await pool.query<PlainRow>({
+    name: 'relay_accept',
+    text: PLAIN,
+    values: requestArrays(events, options),
+  });
+  const results = new Array<Accepted>(events.length);
+  for (const row of rows) results[row.ord - 1] = toAccepted(row, row.won, options);
+  return results;
+}
+
+/**
+ * The same for events with idempotency keys; `events` must not hold one (tenant, key) twice. A key whose holder has not committed
+ * makes the statement wait, up to the connection's lock_timeout (then SQLSTATE 55P03, and nothing was committed).
+ */
+export async function acceptKeyedEvents(
+  pool: Pool,
+  events: readonly KeyedEvent[],
+  options: AcceptOptions & { retentionMs: number },
+): Promise<KeyedOutcome[]> {
+  const values = [
+    ...requestArrays(events, options),
+    events.map((event) => event.key),
+    byteaArray(events.map((event) => event.digest)),
+    options.retentionMs,
+  ];
+  const { rows } = await pool.query<KeyedRow>({ name: 'relay_accept_keyed', text: KEYED, values });
+  const results = new Array<KeyedOutcome>(events.length);
+  for (const row of rows) results[row.ord - 1] = toKeyedOutcome(row, options);
+  return results;
+}
+
+function toKeyedOutcome(row: KeyedRow, options: AcceptOptions): KeyedOutcome {
+  if (row.won || !row.admissible) return toAccepted(row, row.won, options);
+  if (row.prior_event_id === null) return { kind: 'look_again' };
+  if (row.prior_expired) return { kind: 'expired_key' };
+  return row.same_request ? { kind: 'replayed', eventId: row.prior_event_id } : { kind: 'conflict' };
+}
+
+function toAccepted(row: PlainRow, won: boolean, options: AcceptOptions): Accepted {
+  if (won) {
+    const deliveryIds = Array.from({ length: row.matches }, (_, index) =>
+      deliveryId(row.event_id, index + 1),
+    );
+    return { kind: 'accepted', eventId: row.event_id, deliveryIds, announce: options.announced && row.due };
+  }
+  return row.matches > MAX_DELIVERIES_PER_EVENT ? { kind: 'too_many_deliveries' } : { kind: 'no_target' };
+}
+
+function requestArrays(events: readonly NewEvent[], options: AcceptOptions): unknown[] {
+  const random = randomBytes(events.length * 6).toString('hex');
+  return [
+    events.map((_, place) => eventIdTail(place, random.slice(place * 12, place * 12 + 11))),
+    events.map((event) => event.tenantId),
+    events.map((event) => event.type),
+    events.map((event) => event.contentType),
+    byteaArray(events.map((event) => event.payload)),
+    events.map((event) => patternCandidates(event.type).join(' ')),
+    events.map((event) => event.targetEndpointId),
+    events.map((event) => event.deliverAt),
+    events.map((event) => event.expiresAt),
+    options.announced,
+  ];
+}
+
+/** The ids of an event's deliveries, in order; what a replayed 202 prints. */
+export async function deliveryIdsOf(pool: Pool, eventIds: readonly string[]): Promise<Map<string, string[]>> {
+  const { rows } = await pool.query<{ event_id: string; id: string }>({
+    name: 'relay_delivery_ids',
+    text: 'select event_id, id from relay.deliveries where event_id = any($1::uuid[]) order by id',
+    values: [eventIds],
+  });
+  const byEvent = new Map<string, string[]>(eventIds.map((id) => [id, []]));
+  for (const row of rows) byEvent.get(row.event_id)?.push(row.id);
+  return byEvent;
+}
+
+/** Removes keys whose time has passed, so that they count as absent. */
+export async function deleteExpiredKeys(
+  pool: Pool,
+  keys: readonly { tenantId: string; key: string }[],
+): Promise<void> {
+  await pool.query({
+    name: 'relay_delete_expired_keys',
+    text: `delete from relay.idempotency_keys k
+      where k.tenant_id = any($1::uuid[]) and k.key = any($2::text[]) and k.expires_at <= now()`,
+    values: [keys.map((entry) => entry.tenantId), keys.map((entry) => entry.key)],
+  });
+}
+
+/**
+ * Takes back the announcement of rows whose ids could not be put on the stream, so that they are found at once. A row that is
+ * leased or was announced again meanwhile is left alone.
+ */
+export async function unannounce(pool: Pool, deliveryIds: readonly string[]): Promise<void> {
+  await pool.query({
+    name: 'relay_unannounce',
+    text: `update relay.queue q set announced_at = null, look_at = least(now(), q.expires_at)
+      where q.delivery_id = any($1::uuid[]) and q.lease_expires_at is null and q.due_at <= now()`,
+    values: [deliveryIds],
+  });
+}

@@ -1,0 +1,181 @@
+import type { Pool, PoolClient } from 'pg';
+
+/** What was found broken; every number must be zero. */
+export interface InvariantReport {
+  deliveriesChecked: number;
+  /** Pending deliveries that nothing would ever send. */
+  pendingWithoutQueueRow: number;
+  /** Queue rows of deliveries that have ended, or do not exist. */
+  queueRowWithoutPending: number;
+  deadWithoutDeadLetter: number;
+  deadLetterWithoutDead: number;
+  /** Deliveries whose event or endpoint is missing. Not repaired: an unfinished one ends `refused` when it is claimed. */
+  orphans: number;
+}
+
+type Count = Exclude<keyof InvariantReport, 'deliveriesChecked'>;
+type Repairable = Exclude<Count, 'orphans'>;
+
+const SLICE = 5_000;
+const FIRST = '00000000-0000-0000-0000-000000000000';
+
+// Read-only: what is wrong here may merely be a settle between two snapshots, so each suspect is judged again under its lock.
+const SUSPECTS = `
+with slice as materialized (
+  select id, status, event_id, endpoint_id from relay.deliveries where id > $1 order by id limit ${SLICE}
+)
+select s.id, s.status = 'pending' as pending, s.status = 'dead' as dead,
+  q.delivery_id is not null as queued, l.delivery_id is not null as buried,
+  not exists (select from relay.events e where e.id = s.event_id)
+    or not exists (select from relay.endpoints n where n.id = s.endpoint_id) as orphan,
+  max(s.id::text) over () as last, count(*) over ()::integer as checked
+from slice s
+left join relay.queue q on q.delivery_id = s.id
+left join relay.dead_letters l on l.delivery_id = s.id`;
+
+interface Suspect {
+  id: string;
+  pending: boolean;
+  dead: boolean;
+  queued: boolean;
+  buried: boolean;
+}
+
+type SliceRow = Suspect & { orphan: boolean; last: string; checked: number };
+
+/**
+ * Compares record, queue and dead letters for every delivery, in slices by id, and repairs what is broken: lock first and look second, so
+ * that a delivery that is being settled at this moment is no fault. `repair` false only counts.
+ */
+export async function checkInvariants(
+  pool: Pool,
+  options: { repair: boolean; signal?: AbortSignal },
+): Promise<InvariantReport> {
+  const report: InvariantReport = {
+    deliveriesChecked: 0,
+    pendingWithoutQueueRow: 0,
+    queueRowWithoutPending: 0,
+    deadWithoutDeadLetter: 0,
+    deadLetterWithoutDead: 0,
+    orphans: 0,
+  };
+  let after = FIRST;
+  while (!options.signal?.aborted) {
+    const { rows } = await pool.query<SliceRow>({
+      name: 'relay_invariant_slice',
+      text: SUSPECTS,
+      values: [after],
+    });
+    const [first] = rows;
+    if (!first) break;
+    after = first.last;
+    report.deliveriesChecked += first.checked;
+    report.orphans += rows.filter((row) => row.orphan).length;
+    await judge(
+      pool,
+      rows.filter((row) => faultOf(row) !== null).map((row) => row.id),
+      report,
+      options.repair,
+    );
+  }
+  await judgeStrays(pool, report, options);
+  return report;
+}
+
+function faultOf(row: Suspect): Repairable | null {
+  if (row.pending && !row.queued) return 'pendingWithoutQueueRow';
+  if (!row.pending && row.queued) return 'queueRowWithoutPending';
+  if (row.dead && !row.buried) return 'deadWithoutDeadLetter';
+  if (!row.dead && row.buried) return 'deadLetterWithoutDead';
+  return null;
+}
+
+const LOCK = 'select id from relay.deliveries where id = any($1::uuid[]) order by id for update skip locked';
+const LOOK = `
+select d.id, d.status = 'pending' as pending, d.status = 'dead' as dead,
+  q.delivery_id is not null as queued, l.delivery_id is not null as buried
+from relay.deliveries d
+left join relay.queue q on q.delivery_id = d.id
+left join relay.dead_letters l on l.delivery_id = d.id
+where d.id = any($1::uuid[])`;
+
+async function judge(pool: Pool, ids: string[], report: InvariantReport, repair: boolean): Promise<void> {
+  if (ids.length === 0) return;
+  await inTransaction(pool, async (client) => {
+    const locked = await client.query<{ id: string }>(LOCK, [ids]);
+    const { rows } = await client.query<Suspect>(LOOK, [locked.rows.map((row) => row.id)]);
+    for (const row of rows) {
+      const fault = faultOf(row);
+      if (!fault) continue;
+      report[fault] += 1;
+      if (repair) await client.query(REPAIRS[fault], [row.id]);
+    }
+  });
+}
+
+const REPAIRS: Record<Repairable, string> = {
+  pendingWithoutQueueRow: `
+    insert into relay.queue (delivery_id, endpoint_id, event_id, due_at, look_at, seq, sends, attempts, generation, expires_at, lane)
+    select d.id, d.endpoint_id, d.event_id, now(), now(), d.seq, d.sends, d.attempts, d.generation, e.expires_at, 1
+    from relay.deliveries d left join relay.events e on e.id = d.event_id where d.id = $1
+    on conflict do nothing`,
+  queueRowWithoutPending: 'delete from relay.queue where delivery_id = $1',
+  deadWithoutDeadLetter: `
+    insert into relay.dead_letters (delivery_id, endpoint_id, event_id, tenant_id, reason, died_at, last_class, last_http_status)
+    select id, endpoint_id, event_id, tenant_id, dead_reason, finished_at, last_class, last_http_status
+    from relay.deliveries where id = $1
+    on conflict do nothing`,
+  deadLetterWithoutDead: 'delete from relay.dead_letters where delivery_id = $1',
+};
+
+// Rows whose delivery does not exist at all lie outside every slice. An accept inserts both in one statement, so a queue row without a
+// record is never one that is still on its way.
+const STRAYS: readonly { fault: Repairable; table: string }[] = [
+  { fault: 'queueRowWithoutPending', table: 'relay.queue' },
+  { fault: 'deadLetterWithoutDead', table: 'relay.dead_letters' },
+];
+
+async function judgeStrays(
+  pool: Pool,
+  report: InvariantReport,
+  options: { repair: boolean; signal?: AbortSignal },
+): Promise<void> {
+  for (const { fault, table } of STRAYS) {
+    let after = FIRST;
+    while (!options.signal?.aborted) {
+      const { rows } = await pool.query<{ last: string | null; strays: string[] }>(
+        `with slice as materialized (select delivery_id from ${table} where delivery_id > $1 order by delivery_id limit ${SLICE})
+         select max(s.delivery_id::text) as last,
+           coalesce(array_agg(s.delivery_id) filter (where d.id is null), '{}') as strays
+         from slice s left join relay.deliveries d on d.id = s.delivery_id`,
+        [after],
+      );
+      const [row] = rows;
+      if (!row?.last) break;
+      after = row.last;
+      report[fault] += row.strays.length;
+      if (options.repair && row.strays.length > 0) {
+        await pool.query(`delete from ${table} where delivery_id = any($1::uuid[])`, [row.strays]);
+      }
+    }
+  }
+}
+
+async function inTransaction(pool: Pool, work: (client: PoolClient) => Promise<void>): Promise<void> {
+  const client = await pool.connect();
+  try {
+    await client.query('begin');
+    await work(client);
+    await client.query('commit');
+    client.release();
+  } catch (error) {
+    client.release(true);
+    throw error;
+  }
+}
+
+/** The sum that must be zero. */
+export function violations(report: InvariantReport): number {
+  const { deliveriesChecked: _, ...faults } = report;
+  return Object.values(faults).reduce((sum, count) => sum + count, 0);
+}

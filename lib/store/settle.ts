@@ -1,0 +1,176 @@
+import type { Pool } from 'pg';
+import type { DeadReason, DeferralReason, OutcomeClass } from '../domain/vocabulary.ts';
+import { uuidArray } from './pool.ts';
+
+/** What is written to the log about a send. Text must be safe for a Postgres `text` column (see domain/snippet.ts). */
+export interface SendRecord {
+  class: Extract<OutcomeClass, 'success' | 'retryable' | 'permanent'>;
+  httpStatus: number | null;
+  durationMs: number;
+  /** From the due moment to the start of the send, ms. */
+  latenessMs: number;
+  error: string | null;
+  snippet: string | null;
+}
+
+interface Fence {
+  deliveryId: string;
+  /** The claim's token: when it no longer matches, nothing is written. */
+  token: string;
+}
+
+/** The end of a delivery. `send` is null when it ended without one (cancelled, expired, its event missing). */
+export interface Finish extends Fence {
+  status: 'succeeded' | 'dead';
+  reason: DeadReason | null;
+  send: SendRecord | null;
+}
+
+/** A delivery that stays owed. */
+export type Keep = Fence & { delayMs: number } & (
+    | { kind: 'retry'; send: SendRecord }
+    | { kind: 'deferral'; reason: DeferralReason; repeated: boolean }
+    | { kind: 'release' }
+  );
+
+export interface SettleOptions {
+  processNumber: number;
+}
+
+// One verb on the queue in each statement, `= any` and never a join to a list: joined, an old snapshot turns the plan into a scan of
+// the whole index, and two settles deadlock. Values are taken by position; an id must stand once in a batch.
+const FINISH = `
+with freed as (
+  delete from relay.queue q
+  where q.delivery_id = any($1::uuid[]) and q.claim_token = ($2::uuid[])[array_position($1::uuid[], q.delivery_id)]
+  returning q.delivery_id, q.generation, q.cancel_requested, q.seq, q.sends, q.attempts,
+    array_position($1::uuid[], q.delivery_id) as i
+),
+ended as (
+  select f.delivery_id, f.generation, f.i, sent, case when sent then 1 else 0 end as one,
+    f.seq + case when sent then 1 else 0 end as seq,
+    f.sends + case when sent then 1 else 0 end as sends,
+    (f.attempts + case when sent then 1 else 0 end)::smallint as attempts,
+    ($3::text[])[f.i] as status,
+    case when ($3::text[])[f.i] = 'dead' and f.cancel_requested then 'cancelled' else ($4::text[])[f.i] end as reason,
+    ($5::text[])[f.i] as class, ($6::smallint[])[f.i] as http_status, ($7::integer[])[f.i] as duration_ms,
+    ($8::integer[])[f.i] as lateness_ms, ($9::text[])[f.i] as error, ($10::text[])[f.i] as snippet
+  from freed f, lateral (select ($5::text[])[f.i] is not null as sent) s
+),
+finished as (
+  update relay.deliveries d
+  set status = e.status, dead_reason = e.reason, finished_at = now(), seq = e.seq, sends = e.sends, attempts = e.attempts,
+    generation = e.generation, last_class = coalesce(e.class, d.last_class),
+    last_http_status = e.http_status, last_duration_ms = e.duration_ms
+  from ended e
+  where d.id = e.delivery_id
+  returning d.id, d.endpoint_id, d.event_id, d.tenant_id, d.status, d.dead_reason, d.last_class, d.last_http_status, e.error
+),
+buried as (
+  insert into relay.dead_letters (delivery_id, endpoint_id, event_id, tenant_id, reason, last_class, last_http_status, last_error)
+  select id, endpoint_id, event_id, tenant_id, dead_reason, last_class, last_http_status, error from finished where status = 'dead'
+),
+logged as (
+  insert into relay.delivery_attempts
+    (delivery_id, seq, send, attempt, generation, class, http_status, duration_ms, lateness_ms, error, response_snippet, reason, claimed_by)
+  select delivery_id, seq, sends, attempts, generation, class, http_status, duration_ms, lateness_ms, error, snippet, reason, $11
+  from ended where sent
+)
+select delivery_id from freed`;
+
+// A first deferral for a reason is logged; a repeated one only counts, or a dead endpoint would write a row for every look at it. The
+// sub-select of SET runs once for each row, which finds the row's place in the arrays once for all its columns.
+const KEEP = `
+with kept as (
+  update relay.queue q
+  set (due_at, look_at, attempts, sends, seq, deferrals, deferral_reason, waiting) = (
+      select case when q.cancel_requested then q.due_at else p.due_at end,
+        case when q.cancel_requested then now() else least(p.due_at, q.expires_at) end,
+        q.attempts + p.sent, q.sends + p.sent, q.seq + greatest(p.sent, p.noted),
+        q.deferrals + case when p.deferral is null then 0 else 1 end,
+        case when p.sent = 1 then null else coalesce(p.deferral, q.deferral_reason) end,
+        case when p.deferral is not null then 'slot' end
+      from (select array_position($1::uuid[], q.delivery_id) as i) a,
+        lateral (select now() + ($3::double precision[])[a.i] * interval '1 ms' as due_at,
+          case when ($4::text[])[a.i] is null or ($4::text[])[a.i] = 'deferred' then 0 else 1 end as sent,
+          case when ($4::text[])[a.i] = 'deferred' then 1 else 0 end as noted,
+          ($10::text[])[a.i] as deferral) p
+    ),
+    announced_at = null, lease_expires_at = null, claim_token = null, claimed_by = null, reclaims = 0, lane = 1
+  where q.delivery_id = any($1::uuid[]) and q.claim_token = ($2::uuid[])[array_position($1::uuid[], q.delivery_id)]
+  returning q.delivery_id, q.seq, q.sends, q.attempts, q.generation, q.due_at, array_position($1::uuid[], q.delivery_id) as i
+),
+logged as (
+  insert into relay.delivery_attempts
+    (delivery_id, seq, send, attempt, generation, class, http_status, duration_ms, lateness_ms, error, response_snippet, reason,
+      claimed_by, next_attempt_at)
+  select k.delivery_id, k.seq, case when ($4::text[])[k.i] <> 'deferred' then k.sends end, k.attempts, k.generation,
+    ($4::text[])[k.i], ($5::smallint[])[k.i], ($6::integer[])[k.i], ($7::integer[])[k.i], ($8::text[])[k.i], ($9::text[])[k.i],
+    ($10::text[])[k.i], $11, k.due_at
+  from kept k where ($4::text[])[k.i] is not null
+)
+select delivery_id from kept`;
+
+/**
+ * Ends deliveries: each delivery's outcome, its log row, its dead letter, and its queue row gone, in one statement. An id must stand
+ * once in a batch. Returns the ids that were written; the others had lost their lease and are unchanged. Throws what Postgres
+ * reported (nothing was written) or a connection error (unknown; writing again is safe, because the token fences it).
+ */
+export async function finish(
+  pool: Pool,
+  batch: readonly Finish[],
+  options: SettleOptions,
+): Promise<Set<string>> {
+  const { rows } = await pool.query<{ delivery_id: string }>({
+    name: 'relay_finish',
+    text: FINISH,
+    values: [
+      uuidArray(batch.map((item) => item.deliveryId)),
+      uuidArray(batch.map((item) => item.token)),
+      batch.map((item) => item.status),
+      batch.map((item) => item.reason),
+      ...sendArrays(batch.map((item) => item.send)),
+      options.processNumber,
+    ],
+  });
+  return new Set(rows.map((row) => row.delivery_id));
+}
+
+/** Keeps deliveries owed: a retry, a deferral or a release. Fenced and reported like `finish`. */
+export async function keep(pool: Pool, batch: readonly Keep[], options: SettleOptions): Promise<Set<string>> {
+  const sends = sendArrays(batch.map((item) => (item.kind === 'retry' ? item.send : null)));
+  sends[0] = batch.map(loggedClass);
+  const { rows } = await pool.query<{ delivery_id: string }>({
+    name: 'relay_keep',
+    text: KEEP,
+    values: [
+      uuidArray(batch.map((item) => item.deliveryId)),
+      uuidArray(batch.map((item) => item.token)),
+      batch.map((item) => item.delayMs),
+      ...sends,
+      batch.map((item) => (item.kind === 'deferral' ? item.reason : null)),
+      options.processNumber,
+    ],
+  });
+  return new Set(rows.map((row) => row.delivery_id));
+}
+
+function loggedClass(item: Keep): OutcomeClass | null {
+  if (item.kind === 'retry') return item.send.class;
+  return item.kind === 'deferral' && !item.repeated ? 'deferred' : null;
+}
+
+function sendArrays(sends: readonly (SendRecord | null)[]): unknown[][] {
+  return [
+    sends.map((send) => send?.class ?? null),
+    sends.map((send) => send?.httpStatus ?? null),
+    sends.map((send) => (send ? wholeMs(send.durationMs) : null)),
+    sends.map((send) => (send ? wholeMs(send.latenessMs) : null)),
+    sends.map((send) => send?.error ?? null),
+    sends.map((send) => send?.snippet ?? null),
+  ];
+}
+
+function wholeMs(ms: number): number {
+  return Math.min(2_147_483_647, Math.max(0, Math.round(ms)));
+}
