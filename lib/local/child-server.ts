@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { closeSync, openSync, readFileSync, statSync } from 'node:fs';
+import { dirname } from 'node:path';
 
 const LOG_LIMIT_BYTES = 10 * 1024 * 1024;
 
@@ -38,6 +39,7 @@ export function startChildServer(argv: readonly string[], options: ChildServerOp
   const log = openLog(options.logFile);
   const child = spawn(command, args, {
     detached: true,
+    cwd: dirname(options.logFile), // ours may be closed to the account it runs as
     stdio: [options.stdin === undefined ? 'ignore' : 'pipe', log.fd, log.fd],
   });
   closeSync(log.fd);

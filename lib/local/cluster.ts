@@ -70,7 +70,7 @@ function initdbArguments(
 
 function run(runAs: RunAs, argv: readonly string[], input = ''): void {
   const [command = '', ...args] = [...runAs.wrapper, 'env', 'LC_ALL=C', ...argv];
-  const answer = spawnSync(command, args, { input, encoding: 'utf8' });
+  const answer = spawnSync(command, args, { input, encoding: 'utf8', cwd: '/' });
   if (answer.status === 0) return;
   throw new Error(`${argv[0]} failed: ${answer.error?.message ?? answer.stderr.trim()}`);
 }

@@ -44,10 +44,12 @@ beforeEach(() => {
   for (const file of ['package-lock.json', 'tsconfig.json', 'lib/one.ts'])
     utimesSync(join(root, file), longAgo, longAgo);
   vi.stubEnv('npm_execpath', join(root, 'npm.cjs'));
+  vi.spyOn(process.stderr, 'write').mockReturnValue(true); // "installing" among test results would mislead
 });
 
 afterEach(() => {
   vi.unstubAllEnvs();
+  vi.restoreAllMocks();
   rmSync(root, { recursive: true, force: true });
 });
 
