@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { chownSync, lchownSync, readdirSync, statSync } from 'node:fs';
+import { chownSync, existsSync, lchownSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { LocalServiceUnavailable } from './unavailable.ts';
 
@@ -29,7 +29,7 @@ export function chooseRunAs(program: string, home: string): RunAs {
         'failed): run Relay as an ordinary user, or set DATABASE_URL',
     );
   }
-  if (found.owner) giveTree(home, found.owner);
+  if (found.owner) giveFiles(home, found.owner);
   return found;
 }
 
@@ -61,10 +61,12 @@ function works(way: RunAs, program: string, home: string): boolean {
   return spawnSync(command, args, { stdio: 'ignore' }).status === 0;
 }
 
-function giveTree(path: string, owner: { uid: number; gid: number }): void {
-  const found = readdirSync(path, { withFileTypes: true, recursive: true });
-  for (const entry of found) {
-    const child = join(entry.parentPath, entry.name);
-    lchownSync(child, owner.uid, owner.gid);
+/** The directory itself goes last: owned rightly, it says that all in it was given before. */
+function giveFiles(home: string, owner: { uid: number; gid: number }): void {
+  const data = join(home, 'data');
+  if (!existsSync(data) || statSync(data).uid === owner.uid) return;
+  for (const entry of readdirSync(data, { withFileTypes: true, recursive: true })) {
+    lchownSync(join(entry.parentPath, entry.name), owner.uid, owner.gid);
   }
+  chownSync(data, owner.uid, owner.gid);
 }

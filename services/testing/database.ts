@@ -18,30 +18,27 @@ export interface TestDatabase {
  * A migrated database of the caller's own, copied in some 15 ms from a template that the first caller of a
  * run migrates. Call once per test file, and drop it in `afterAll`.
  */
-export async function createTestDatabase(): Promise<TestDatabase> {
-  const server = inject('postgresUrl');
-  const name = `test_${process.pid}_${randomBytes(4).toString('hex')}`;
-  await withClient(server, async (client) => {
-    const template = await ensureTemplate(client, server);
+export function createTestDatabase(): Promise<TestDatabase> {
+  return create('test', async (client, name) => {
+    const template = await ensureTemplate(client, inject('postgresUrl'));
     await client.query(`create database ${name} template ${template} strategy file_copy`);
   });
-  return {
-    url: databaseUrl(server, name),
-    drop: () =>
-      withClient(server, async (client) => void (await client.query(`drop database ${name} with (force)`))),
-  };
 }
 
 /** A database with nothing in it, for tests of the migrations themselves. */
-export async function createEmptyDatabase(): Promise<TestDatabase> {
+export function createEmptyDatabase(): Promise<TestDatabase> {
+  return create('empty', async (client, name) => void (await client.query(`create database ${name}`)));
+}
+
+async function create(
+  prefix: string,
+  make: (client: pg.Client, name: string) => Promise<void>,
+): Promise<TestDatabase> {
   const server = inject('postgresUrl');
-  const name = `empty_${process.pid}_${randomBytes(4).toString('hex')}`;
-  await withClient(server, async (client) => void (await client.query(`create database ${name}`)));
-  return {
-    url: databaseUrl(server, name),
-    drop: () =>
-      withClient(server, async (client) => void (await client.query(`drop database ${name} with (force)`))),
-  };
+  const name = `${prefix}_${process.pid}_${randomBytes(4).toString('hex')}`;
+  await withClient(server, (client) => make(client, name));
+  const drop = (client: pg.Client) => client.query(`drop database if exists ${name} with (force)`);
+  return { url: databaseUrl(server, name), drop: async () => void (await withClient(server, drop)) };
 }
 
 /** Renamed when migrated to the end, so that a name that exists is a template that is whole. */
