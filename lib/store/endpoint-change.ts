@@ -1,0 +1,133 @@
+import { sql, type UpdateObject } from 'kysely';
+import type { SecretKeys } from '../config/secret-keys.ts';
+import { validateSecret } from '../domain/signing.ts';
+import type { SigningScheme } from '../domain/vocabulary.ts';
+import type { Connection, Database } from './database.ts';
+import { type Endpoint, type EndpointRef, type EndpointSettings, SHOWN_COLUMNS } from './endpoints.ts';
+import { openSecret, sealSecret } from './secret-box.ts';
+import { replaceSubscriptions } from './subscriptions.ts';
+import type { Tables } from './tables.ts';
+
+/** What to change; what is absent stays. A secret replaces the current one, which goes on signing for the overlap. */
+export type EndpointChange = { [K in keyof EndpointSettings]?: EndpointSettings[K] | undefined } & {
+  secret?: string | undefined;
+};
+
+export interface ChangeOptions {
+  keys: SecretKeys;
+  /** How long a replaced secret signs beside the new one, ms. */
+  overlapMs: number;
+}
+
+export type ChangeResult =
+  | { kind: 'changed'; endpoint: Endpoint }
+  | { kind: 'not_found' }
+  /** The secret cannot sign under the scheme that the endpoint would have. */
+  | { kind: 'unfit_secret'; field: 'secret' | 'signing_scheme'; rule: string };
+
+type Columns = UpdateObject<Tables, 'endpoints', 'endpoints'>;
+
+interface Secrets {
+  id: string;
+  signing_scheme: SigningScheme;
+  secret: Buffer;
+  previous_secret: Buffer | null;
+}
+
+/** Changes an endpoint, its subscriptions and its secrets in one transaction. */
+export async function changeEndpoint(
+  db: Database,
+  ref: EndpointRef,
+  change: EndpointChange,
+  options: ChangeOptions,
+): Promise<ChangeResult> {
+  return db.transaction().execute(async (trx): Promise<ChangeResult> => {
+    const before = await lockEndpoint(trx, ref);
+    if (!before) return { kind: 'not_found' };
+    const secrets = secretChange(before, change, options);
+    if ('kind' in secrets) return secrets;
+    const endpoint = await trx
+      .updateTable('endpoints')
+      .set({
+        ...columns(change),
+        ...secrets,
+        version: sql<number>`version + 1`,
+        updated_at: sql<Date>`now()`,
+      })
+      .where('id', '=', ref.id)
+      .returning(SHOWN_COLUMNS)
+      .executeTakeFirstOrThrow();
+    if (change.eventTypes) await replaceSubscriptions(trx, endpoint);
+    return { kind: 'changed', endpoint };
+  });
+}
+
+async function lockEndpoint(trx: Connection, ref: EndpointRef): Promise<Secrets | undefined> {
+  return trx
+    .selectFrom('endpoints')
+    .select(['id', 'signing_scheme', 'secret'])
+    .select(
+      sql<Buffer | null>`case when previous_secret_expires_at > now() then previous_secret end`.as(
+        'previous_secret',
+      ),
+    )
+    .where('id', '=', ref.id)
+    .where('tenant_id', '=', ref.tenantId)
+    .where('deleted_at', 'is', null)
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+function columns(change: EndpointChange): Columns {
+  const { ratePerSecond, burst, maxInFlight } = change;
+  const given: Columns = {
+    url: change.url,
+    event_types: change.eventTypes && [...change.eventTypes],
+    description: change.description,
+    signing_scheme: change.signingScheme,
+    retry_policy: change.retryPolicy,
+    timeouts: change.timeouts,
+    rate_per_second: ratePerSecond,
+    burst,
+    max_in_flight: maxInFlight,
+  };
+  const present = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
+  return { ...present, slot_version: sql<number>`slot_version + ${slotChange(change)}` };
+}
+
+/** 1 when the pace really changes: raising slot_version has every waiting delivery timed anew. */
+function slotChange({ ratePerSecond, burst, maxInFlight }: EndpointChange) {
+  return sql<number>`case when (rate_per_second, burst, max_in_flight) is distinct from (
+    coalesce(${ratePerSecond ?? null}::float8, rate_per_second), coalesce(${burst ?? null}::float8, burst),
+    coalesce(${maxInFlight ?? null}::integer, max_in_flight)) then 1 else 0 end`;
+}
+
+type SecretColumns = Pick<Columns, 'secret' | 'previous_secret' | 'previous_secret_expires_at'>;
+
+/** What happens to the two secrets: a new one takes the place of the current, and neither may be unfit for the scheme. */
+function secretChange(
+  before: Secrets,
+  change: EndpointChange,
+  { keys, overlapMs }: ChangeOptions,
+): SecretColumns | Extract<ChangeResult, { kind: 'unfit_secret' }> {
+  const scheme = change.signingScheme ?? before.signing_scheme;
+  const fits = (sealed: Buffer) => validateSecret(scheme, openSecret(keys, before.id, sealed)) === null;
+  if (change.secret !== undefined) {
+    const rule = validateSecret(scheme, change.secret);
+    if (rule !== null) return { kind: 'unfit_secret', field: 'secret', rule };
+    const overlap = sql<Date>`now() + ${overlapMs}::float8 * interval '1 ms'`;
+    return {
+      secret: sealSecret(keys, before.id, change.secret),
+      // A third secret never signs: what was previous until now is dropped.
+      ...(fits(before.secret)
+        ? { previous_secret: before.secret, previous_secret_expires_at: overlap }
+        : NO_PREVIOUS),
+    };
+  }
+  if (scheme === before.signing_scheme) return {};
+  if (!fits(before.secret)) return { kind: 'unfit_secret', field: 'signing_scheme', rule: UNFIT };
+  return before.previous_secret === null || fits(before.previous_secret) ? {} : NO_PREVIOUS;
+}
+
+const NO_PREVIOUS = { previous_secret: null, previous_secret_expires_at: null };
+const UNFIT = 'the stored secret cannot sign under this scheme; give a `secret` that can together with it';

@@ -1,0 +1,69 @@
+import type { Pool } from 'pg';
+import type { SigningScheme } from '../domain/vocabulary.ts';
+import { uuidArray } from './pool.ts';
+import type { RetryPolicyOverride, TimeoutsOverride } from './tables.ts';
+
+/** All that sending to an endpoint needs. Cached by `version`, which every claim returns. */
+export interface EndpointConfig {
+  id: string;
+  tenantId: string;
+  url: string;
+  transport: 'http';
+  version: number;
+  slotVersion: number;
+  enabled: boolean;
+  disabledReason: 'operator' | 'gone' | null;
+  deleted: boolean;
+  signingScheme: SigningScheme;
+  /** Sealed: see secret-box.ts. */
+  secret: Buffer;
+  /** Sealed; null outside the overlap of a rotation. */
+  previousSecret: Buffer | null;
+  /** From the moment of the query, by the database's clock; null with `previousSecret`. */
+  previousSecretExpiresInMs: number | null;
+  maxInFlight: number;
+  ratePerSecond: number;
+  burst: number;
+  retryPolicy: RetryPolicyOverride | null;
+  timeouts: TimeoutsOverride | null;
+  /** The end of a pause that still runs; null when the endpoint is not paused. A pause without end is `Infinity` ms away. */
+  pausedForMs: number | null;
+  pausedUntil: Date | null;
+}
+
+interface Row extends Omit<EndpointConfig, 'pausedUntil'> {
+  pausedUntil: Date | number | null;
+}
+
+// An expired secret is not selected: expiry is judged here, not by something that sweeps.
+const BY_ID = `
+select e.id, e.tenant_id as "tenantId", e.url, e.transport, e.version, e.slot_version as "slotVersion", e.enabled,
+  e.disabled_reason as "disabledReason", e.deleted_at is not null as deleted, e.signing_scheme as "signingScheme", e.secret,
+  case when e.previous_secret_expires_at > now() then e.previous_secret end as "previousSecret",
+  case when e.previous_secret_expires_at > now()
+    then (extract(epoch from e.previous_secret_expires_at - now()) * 1000)::float8 end as "previousSecretExpiresInMs",
+  e.max_in_flight as "maxInFlight", e.rate_per_second as "ratePerSecond", e.burst,
+  e.retry_policy as "retryPolicy", e.timeouts, 
+  case when e.paused_until > now() then e.paused_until end as "pausedUntil",
+  case when e.paused_until = 'infinity' then 'Infinity'::float8
+    when e.paused_until > now() then (extract(epoch from e.paused_until - now()) * 1000)::float8 end as "pausedForMs"
+from relay.endpoints e
+where e.id = any($1::uuid[])`;
+
+/** Reads the configuration of these endpoints, deleted ones too; an id that is not in the answer does not exist. */
+export async function readEndpointConfigs(
+  pool: Pool,
+  ids: readonly string[],
+): Promise<Map<string, EndpointConfig>> {
+  const { rows } = await pool.query<Row>({
+    name: 'relay_endpoint_configs',
+    text: BY_ID,
+    values: [uuidArray(ids)],
+  });
+  return new Map(rows.map((row) => [row.id, toConfig(row)]));
+}
+
+function toConfig(row: Row): EndpointConfig {
+  // The driver gives `infinity` as a number.
+  return { ...row, pausedUntil: row.pausedUntil instanceof Date ? row.pausedUntil : null };
+}

@@ -1,0 +1,174 @@
+import type { ColumnType, Generated } from 'kysely';
+import type {
+  DeadReason,
+  DeferralReason,
+  DeliveryStatus,
+  OutcomeClass,
+  ShownStatus,
+  SigningScheme,
+} from '../domain/vocabulary.ts';
+
+/** The columns that the API reads and writes through the query builder; the hot statements stand elsewhere, by hand. */
+export interface Tables {
+  tenants: TenantTable;
+  api_keys: ApiKeyTable;
+  endpoints: EndpointTable;
+  subscriptions: SubscriptionTable;
+  events: EventTable;
+  deliveries: DeliveryTable;
+  delivery_view: DeliveryView;
+  delivery_attempts: AttemptTable;
+  dead_letters: DeadLetterTable;
+}
+
+export type Scope = 'events:write' | 'read' | 'manage';
+
+type MadeByDatabase = ColumnType<Date, never, never>;
+
+interface TenantTable {
+  id: string;
+  name: string;
+  created_at: MadeByDatabase;
+  deleted_at: Date | null;
+}
+
+interface ApiKeyTable {
+  id: string;
+  /** Null for an admin key, which may act for every tenant. */
+  tenant_id: string | null;
+  name: string;
+  prefix: string;
+  key_hash: Buffer;
+  scopes: Scope[];
+  created_at: MadeByDatabase;
+  expires_at: Date | null;
+  revoked_at: Date | null;
+  last_used_at: Date | null;
+}
+
+/** An endpoint's own retry policy, as the API takes and shows it; what it leaves out is the dispatcher's default. */
+export interface RetryPolicyOverride {
+  max_attempts?: number | undefined;
+  base_ms?: number | undefined;
+  factor?: number | undefined;
+  cap_ms?: number | undefined;
+}
+
+/** An endpoint's own limits of one send, in milliseconds. */
+export interface TimeoutsOverride {
+  request_ms?: number | undefined;
+  connect_ms?: number | undefined;
+  idle_ms?: number | undefined;
+}
+
+interface EndpointTable {
+  id: string;
+  tenant_id: string;
+  url: string;
+  transport: Generated<'http'>;
+  event_types: string[];
+  description: string;
+  enabled: Generated<boolean>;
+  disabled_reason: 'operator' | 'gone' | null;
+  disabled_at: Date | null;
+  signing_scheme: SigningScheme;
+  secret: Buffer;
+  previous_secret: Buffer | null;
+  previous_secret_expires_at: Date | null;
+  rate_per_second: number;
+  burst: number;
+  max_in_flight: number;
+  retry_policy: RetryPolicyOverride | null;
+  timeouts: TimeoutsOverride | null;
+  paused_until: Date | null;
+  version: Generated<number>;
+  slot_version: Generated<number>;
+  created_at: MadeByDatabase;
+  updated_at: Generated<Date>;
+  deleted_at: Date | null;
+}
+
+interface SubscriptionTable {
+  tenant_id: string;
+  pattern: string;
+  endpoint_id: string;
+}
+
+interface EventTable {
+  id: string;
+  tenant_id: string;
+  type: string;
+  content_type: string;
+  payload: Buffer;
+  deliver_at: Date | null;
+  expires_at: Date | null;
+  created_at: MadeByDatabase;
+}
+
+interface DeliveryTable {
+  id: string;
+  event_id: string;
+  endpoint_id: string;
+  tenant_id: string;
+  created_at: MadeByDatabase;
+  finished_at: Date | null;
+  status: DeliveryStatus;
+  attempts: number;
+  generation: number;
+  dead_reason: DeadReason | null;
+}
+
+interface DeliveryView {
+  id: string;
+  event_id: string;
+  endpoint_id: string;
+  tenant_id: string;
+  created_at: MadeByDatabase;
+  finished_at: Date | null;
+  dead_reason: DeadReason | null;
+  last_class: OutcomeClass | null;
+  last_http_status: number | null;
+  last_duration_ms: number | null;
+  status: ShownStatus;
+  attempts: number;
+  sends: number;
+  seq: number;
+  generation: number;
+  deferrals: number | null;
+  deferral_reason: DeferralReason | null;
+  reclaims: number | null;
+  cancel_requested: boolean | null;
+  next_attempt_at: Date | null;
+  lease_expires_at: Date | null;
+  claimed_by: number | null;
+}
+
+interface AttemptTable {
+  delivery_id: string;
+  at: Date;
+  seq: number;
+  send: number | null;
+  lateness_ms: number | null;
+  duration_ms: number | null;
+  claimed_by: number | null;
+  attempt: number;
+  generation: number;
+  http_status: number | null;
+  class: OutcomeClass;
+  reason: string | null;
+  error: string | null;
+  response_snippet: string | null;
+  next_attempt_at: Date | null;
+}
+
+interface DeadLetterTable {
+  delivery_id: string;
+  endpoint_id: string;
+  event_id: string;
+  tenant_id: string;
+  reason: DeadReason;
+  died_at: Date;
+  last_class: OutcomeClass | null;
+  last_http_status: number | null;
+  last_error: string | null;
+}
