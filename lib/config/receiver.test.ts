@@ -3,7 +3,7 @@ import { parseReceiverConfig } from './receiver.ts';
 
 describe('the receiver settings', () => {
   it('default to a private port and the documented secret', () => {
-    expect(parseReceiverConfig({})).toEqual({
+    expect(parseReceiverConfig({})).toMatchObject({
       bind: { host: '127.0.0.1', port: 9099 },
       secrets: ['whsec_test'],
       headerPrefix: 'Relay',

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { type Bind, bindAddress, type Env, parseEnv } from './env.ts';
+import { type SharedConfig, sharedSettings } from './shared.ts';
 
 export interface ReceiverConfig {
   bind: Bind;
@@ -7,9 +8,13 @@ export interface ReceiverConfig {
   secrets: string[];
   /** First part of the names of Relay's own headers. */
   headerPrefix: string;
+  logLevel: SharedConfig['logLevel'];
+  logFormat: SharedConfig['logFormat'];
 }
 
 const ReceiverEnv = z.object({
+  RELAY_LOG_LEVEL: sharedSettings.RELAY_LOG_LEVEL,
+  RELAY_LOG_FORMAT: sharedSettings.RELAY_LOG_FORMAT,
   RELAY_RECEIVER_BIND: bindAddress('127.0.0.1:9099'),
   RELAY_RECEIVER_SECRET: z
     .string()
@@ -31,5 +36,7 @@ export function parseReceiverConfig(env: Env): ReceiverConfig {
     bind: parsed.RELAY_RECEIVER_BIND,
     secrets: parsed.RELAY_RECEIVER_SECRET,
     headerPrefix: parsed.RELAY_HEADER_PREFIX,
+    logLevel: parsed.RELAY_LOG_LEVEL,
+    logFormat: parsed.RELAY_LOG_FORMAT,
   };
 }

@@ -1,0 +1,64 @@
+import { describe, expect, it } from 'vitest';
+import { parseOptions, UsageError } from './options.ts';
+
+describe('the command line', () => {
+  it('has defaults for each mode', () => {
+    expect(parseOptions(['sustained'])).toMatchObject({
+      mode: 'sustained',
+      rate: 5000,
+      seconds: 60,
+      endpoints: 1,
+      target: { kind: 'private', apis: 1, dispatchers: 1, redis: true },
+    });
+    expect(parseOptions(['drain'])).toMatchObject({ mode: 'drain', events: 60_000 });
+    expect(parseOptions(['ingest', '--loop', 'open'])).toMatchObject({ rate: 8000, loops: ['open'] });
+  });
+
+  it('passes settings on as given', () => {
+    const options = parseOptions(['drain', '--env', 'A=b=c', '--env', 'D=', '--pg', 'jit=on', '--no-redis']);
+    expect(options?.target).toMatchObject({
+      env: { A: 'b=c', D: '' },
+      postgresSettings: { jit: 'on' },
+      redis: false,
+    });
+  });
+
+  it('takes a fleet that runs already', () => {
+    const fleet = [
+      '--api',
+      'http://127.0.0.1:1,http://127.0.0.1:2/',
+      '--key',
+      'k',
+      '--receiver',
+      'http://r:9/',
+    ];
+    expect(parseOptions(['sustained', ...fleet])?.target).toEqual({
+      kind: 'running',
+      apis: ['http://127.0.0.1:1', 'http://127.0.0.1:2'],
+      key: 'k',
+      receiver: 'http://r:9',
+      database: null,
+    });
+  });
+
+  it('is asked for help', () => {
+    expect(parseOptions(['--help'])).toBeNull();
+  });
+
+  it.each([
+    [[]],
+    [['both']],
+    [['drain', 'sustained']],
+    [['drain', '--events', '0']],
+    [['drain', '--events', '1e3']],
+    [['sustained', '--rate', '0']],
+    [['sustained', '--unheard-of']],
+    [['sustained', '--env', 'NOVALUE']],
+    [['ingest', '--loop', 'neither']],
+    [['sustained', '--api', 'http://127.0.0.1:1']],
+    [['sustained', '--api', 'https://127.0.0.1:1', '--key', 'k', '--receiver', 'http://r:9']],
+    [['drain', '--api', 'http://127.0.0.1:1', '--key', 'k', '--receiver', 'http://r:9']],
+  ])('refuses %j', (args) => {
+    expect(() => parseOptions(args)).toThrow(UsageError);
+  });
+});

@@ -1,0 +1,41 @@
+import type { Seen } from './audit.ts';
+
+/** Totals since the last reset, as the receiver's GET /received tells them. */
+export interface ReceiverSummary {
+  requests: number;
+  deliveries: number;
+  delivered: number;
+  duplicates: number;
+  rejected: number;
+}
+
+const PAGE = 50_000;
+
+export async function resetReceiver(url: string): Promise<void> {
+  await ask(`${url}/reset`, { method: 'POST' });
+}
+
+export async function setSecrets(url: string, secrets: readonly string[]): Promise<void> {
+  await ask(`${url}/secret`, { method: 'POST', body: secrets.join('\n') });
+}
+
+export async function receiverSummary(url: string): Promise<ReceiverSummary> {
+  return (await ask(`${url}/received?summary=1`)).json() as Promise<ReceiverSummary>;
+}
+
+/** Every delivery seen, in pages, in order of arrival. */
+export async function* receivedDeliveries(url: string): AsyncGenerator<Seen[]> {
+  for (let since = 0; ; ) {
+    const response = await ask(`${url}/received?since=${since}&limit=${PAGE}`);
+    const page = (await response.json()) as { next: number; deliveries_seen: Seen[] };
+    if (page.deliveries_seen.length === 0) return;
+    yield page.deliveries_seen;
+    since = page.next;
+  }
+}
+
+async function ask(url: string, init: RequestInit = {}): Promise<Response> {
+  const response = await fetch(url, { ...init, signal: AbortSignal.timeout(30_000) });
+  if (!response.ok) throw new Error(`${url} answered ${response.status}: ${await response.text()}`);
+  return response;
+}
