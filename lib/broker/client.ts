@@ -26,8 +26,8 @@ export function createBlockingClient(options: BrokerOptions): Redis {
   return create(options, {});
 }
 
-function create(options: BrokerOptions, extra: RedisOptions): Redis {
-  const common: RedisOptions = {
+function create(options: BrokerOptions, extra: { commandTimeout?: number }): Redis {
+  const common = {
     protocol: 2,
     enableOfflineQueue: false,
     maxRetriesPerRequest: 0,
@@ -35,10 +35,10 @@ function create(options: BrokerOptions, extra: RedisOptions): Redis {
     connectTimeout: 2_000,
     keepAlive: 5_000,
     lazyConnect: true,
-    retryStrategy: (attempt) => Math.min(50 * 2 ** Math.min(attempt, 10), 1_000),
-    reconnectOnError: (error) => error.message.startsWith('READONLY'),
+    retryStrategy: (attempt: number) => Math.min(50 * 2 ** Math.min(attempt, 10), 1_000),
+    reconnectOnError: (error: Error) => error.message.startsWith('READONLY'),
     ...extra,
-  };
+  } satisfies RedisOptions;
   const client =
     options.sentinels.length > 0
       ? new Redis({
@@ -55,7 +55,7 @@ function create(options: BrokerOptions, extra: RedisOptions): Redis {
 }
 
 // Behind sentinels the URL says who we are, not where the server is.
-function credentials(url: string): RedisOptions {
+function credentials(url: string) {
   const { username, password, pathname, protocol } = new URL(url);
   return {
     ...(username ? { username: decodeURIComponent(username) } : {}),

@@ -1,9 +1,10 @@
 import { randomBytes } from 'node:crypto';
-import type { Pool } from 'pg';
+import type { ClientBase, Pool } from 'pg';
 import { patternCandidates } from '../domain/event-type.ts';
 import { MAX_DELIVERIES_PER_EVENT, STALL_MS } from '../domain/limits.ts';
 import { byteaArray } from './binary-array.ts';
 import { deliveryId, eventIdTail } from './event-ids.ts';
+import type { Queryable } from './pool.ts';
 
 /** One event to be committed, already checked. */
 export interface NewEvent {
@@ -105,7 +106,7 @@ select ord, event_id, won, coalesce(cardinality(endpoint_ids), 0) as matches, de
 from admitted`;
 
 // Keys are inserted first and in one order everywhere, so that two statements that share keys wait for each other instead of
-// deadlocking. What \`prior\` reads is what the statement's snapshot saw.
+// deadlocking. What `prior` reads is what the statement's snapshot saw.
 const KEYED = `with ${REQUESTS}, t.key, t.digest${FROM_ARRAYS}, $11::text[], $12::bytea[])
     with ordinality t(tail, tenant_id, type, content_type, payload, candidates, target_id, deliver_at, expires_at, key, digest, ord)
 ),
@@ -148,11 +149,11 @@ interface KeyedRow extends PlainRow {
  * is unknown.
  */
 export async function acceptEvents(
-  pool: Pool,
+  client: ClientBase,
   events: readonly NewEvent[],
   options: AcceptOptions,
 ): Promise<Accepted[]> {
-  const { rows } = await pool.query<PlainRow>({
+  const { rows } = await client.query<PlainRow>({
     name: 'relay_accept',
     text: PLAIN,
     values: requestArrays(events, options),
@@ -167,7 +168,7 @@ export async function acceptEvents(
  * makes the statement wait, up to the connection's lock_timeout (then SQLSTATE 55P03, and nothing was committed).
  */
 export async function acceptKeyedEvents(
-  pool: Pool,
+  client: ClientBase,
   events: readonly KeyedEvent[],
   options: AcceptOptions & { retentionMs: number },
 ): Promise<KeyedOutcome[]> {
@@ -177,7 +178,7 @@ export async function acceptKeyedEvents(
     byteaArray(events.map((event) => event.digest)),
     options.retentionMs,
   ];
-  const { rows } = await pool.query<KeyedRow>({ name: 'relay_accept_keyed', text: KEYED, values });
+  const { rows } = await client.query<KeyedRow>({ name: 'relay_accept_keyed', text: KEYED, values });
   const results = new Array<KeyedOutcome>(events.length);
   for (const row of rows) results[row.ord - 1] = toKeyedOutcome(row, options);
   return results;
@@ -228,25 +229,30 @@ export async function deliveryIdsOf(pool: Pool, eventIds: readonly string[]): Pr
   return byEvent;
 }
 
-/** Removes keys whose time has passed, so that they count as absent. */
+/**
+ * Removes keys whose time has passed, so that they count as absent. Keys that somebody else is removing at this moment are left to
+ * them: two deletes that waited for each other's keys would deadlock.
+ */
 export async function deleteExpiredKeys(
   pool: Pool,
   keys: readonly { tenantId: string; key: string }[],
 ): Promise<void> {
   await pool.query({
     name: 'relay_delete_expired_keys',
-    text: `delete from relay.idempotency_keys k
-      where k.tenant_id = any($1::uuid[]) and k.key = any($2::text[]) and k.expires_at <= now()`,
+    text: `delete from relay.idempotency_keys where ctid = any(array(
+      select ctid from relay.idempotency_keys
+      where tenant_id = any($1::uuid[]) and key = any($2::text[]) and expires_at <= now()
+      for update skip locked))`,
     values: [keys.map((entry) => entry.tenantId), keys.map((entry) => entry.key)],
   });
 }
 
 /**
  * Takes back the announcement of rows whose ids could not be put on the stream, so that they are found at once. A row that is
- * leased or was announced again meanwhile is left alone.
+ * leased or not due is left alone.
  */
-export async function unannounce(pool: Pool, deliveryIds: readonly string[]): Promise<void> {
-  await pool.query({
+export async function unannounce(db: Queryable, deliveryIds: readonly string[]): Promise<void> {
+  await db.query({
     name: 'relay_unannounce',
     text: `update relay.queue q set announced_at = null, look_at = least(now(), q.expires_at)
       where q.delivery_id = any($1::uuid[]) and q.lease_expires_at is null and q.due_at <= now()`,

@@ -119,7 +119,10 @@ const REPAIRS: Record<Repairable, string> = {
     select d.id, d.endpoint_id, d.event_id, now(), now(), d.seq, d.sends, d.attempts, d.generation, e.expires_at, 1
     from relay.deliveries d left join relay.events e on e.id = d.event_id where d.id = $1
     on conflict do nothing`,
-  queueRowWithoutPending: 'delete from relay.queue where delivery_id = $1',
+  // The record is locked before the queue here, against the order of a settle: what a settle holds is left to the next check.
+  queueRowWithoutPending: `
+    delete from relay.queue where delivery_id = any(array(
+      select delivery_id from relay.queue where delivery_id = $1 for update skip locked))`,
   deadWithoutDeadLetter: `
     insert into relay.dead_letters (delivery_id, endpoint_id, event_id, tenant_id, reason, died_at, last_class, last_http_status)
     select id, endpoint_id, event_id, tenant_id, dead_reason, finished_at, last_class, last_http_status

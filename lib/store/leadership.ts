@@ -61,16 +61,21 @@ async function lock(client: pg.Client): Promise<boolean> {
 }
 
 async function requireOwnSession(client: pg.Client): Promise<void> {
-  const backend = async () =>
-    (await client.query<{ pid: number }>('select pg_backend_pid() as pid')).rows[0]?.pid;
-  const held = await client.query(
-    `select from pg_locks where locktype = 'advisory' and classid = $1 and objid = $2 and pid = pg_backend_pid() and granted`,
+  const before = await backendPid(client);
+  const { rowCount } = await client.query(
+    `select from pg_locks
+     where locktype = 'advisory' and classid = $1 and objid = $2 and pid = pg_backend_pid() and granted`,
     [LOCK_SPACE, LEADER],
   );
-  if (held.rowCount === 1 && (await backend()) === (await backend())) return;
+  if (rowCount === 1 && (await backendPid(client)) === before) return;
   throw new PoolerError(
     'the leader lock is not held by this session: behind a transaction pooler, set RELAY_DATABASE_DIRECT_URL to reach Postgres itself',
   );
+}
+
+async function backendPid(client: pg.Client): Promise<number | undefined> {
+  const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+  return rows[0]?.pid;
 }
 
 export class PoolerError extends Error {

@@ -1,5 +1,10 @@
 import pg from 'pg';
 
+/** A pool or one connection: where a single statement can run. */
+export interface Queryable {
+  query<R extends pg.QueryResultRow>(statement: pg.QueryConfig): Promise<pg.QueryResult<R>>;
+}
+
 /** What a connection is for decides its settings; they travel in the start-up packet, so no connection is ever without them. */
 export type PoolPurpose = 'ingest' | 'hot' | 'sweep' | 'general' | 'migrate';
 

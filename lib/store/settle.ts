@@ -38,7 +38,8 @@ export interface SettleOptions {
 }
 
 // One verb on the queue in each statement, `= any` and never a join to a list: joined, an old snapshot turns the plan into a scan of
-// the whole index, and two settles deadlock. Values are taken by position; an id must stand once in a batch.
+// the whole index, and two settles deadlock. Values are taken by position; an id must stand once in a batch. A dead letter that should
+// not be there is overwritten: it must not keep a whole batch from being recorded.
 const FINISH = `
 with freed as (
   delete from relay.queue q
@@ -61,7 +62,8 @@ finished as (
   update relay.deliveries d
   set status = e.status, dead_reason = e.reason, finished_at = now(), seq = e.seq, sends = e.sends, attempts = e.attempts,
     generation = e.generation, last_class = coalesce(e.class, d.last_class),
-    last_http_status = e.http_status, last_duration_ms = e.duration_ms
+    last_http_status = case when e.sent then e.http_status else d.last_http_status end,
+    last_duration_ms = case when e.sent then e.duration_ms else d.last_duration_ms end
   from ended e
   where d.id = e.delivery_id
   returning d.id, d.endpoint_id, d.event_id, d.tenant_id, d.status, d.dead_reason, d.last_class, d.last_http_status, e.error
@@ -69,6 +71,8 @@ finished as (
 buried as (
   insert into relay.dead_letters (delivery_id, endpoint_id, event_id, tenant_id, reason, last_class, last_http_status, last_error)
   select id, endpoint_id, event_id, tenant_id, dead_reason, last_class, last_http_status, error from finished where status = 'dead'
+  on conflict (delivery_id) do update set reason = excluded.reason, died_at = excluded.died_at, last_class = excluded.last_class,
+    last_http_status = excluded.last_http_status, last_error = excluded.last_error
 ),
 logged as (
   insert into relay.delivery_attempts
@@ -98,7 +102,8 @@ with kept as (
     ),
     announced_at = null, lease_expires_at = null, claim_token = null, claimed_by = null, reclaims = 0, lane = 1
   where q.delivery_id = any($1::uuid[]) and q.claim_token = ($2::uuid[])[array_position($1::uuid[], q.delivery_id)]
-  returning q.delivery_id, q.seq, q.sends, q.attempts, q.generation, q.due_at, array_position($1::uuid[], q.delivery_id) as i
+  returning q.delivery_id, q.seq, q.sends, q.attempts, q.generation, case when not q.cancel_requested then q.due_at end as next_at,
+    array_position($1::uuid[], q.delivery_id) as i
 ),
 logged as (
   insert into relay.delivery_attempts
@@ -106,7 +111,7 @@ logged as (
       claimed_by, next_attempt_at)
   select k.delivery_id, k.seq, case when ($4::text[])[k.i] <> 'deferred' then k.sends end, k.attempts, k.generation,
     ($4::text[])[k.i], ($5::smallint[])[k.i], ($6::integer[])[k.i], ($7::integer[])[k.i], ($8::text[])[k.i], ($9::text[])[k.i],
-    ($10::text[])[k.i], $11, k.due_at
+    ($10::text[])[k.i], $11, k.next_at
   from kept k where ($4::text[])[k.i] is not null
 )
 select delivery_id from kept`;

@@ -18,17 +18,18 @@ const IN_RANGE = 'look_at <= now() and look_at >= $2::timestamptz';
 const ALIVE = 'not cancel_requested and (expires_at > now()) is not false';
 const values = (options: SweepOptions) => [options.limit, options.from ?? '-infinity'];
 
-// Rows that are leased, or whose moment was moved into the future: look again then.
+// Rows that are leased, or whose moment was moved into the future: look again then. A leased row is nobody's but its holder's, cancelled
+// and expired ones too, so its next look is the moment when it may be taken back, and a cursor that has passed cannot miss it.
 const POSTPONE = `
 with s as materialized (
   select delivery_id from relay.queue
-  where ${IN_RANGE} and ${ALIVE}
-    and (lease_expires_at > now() - ${GRACE} or (lease_expires_at is null and due_at > now()))
+  where ${IN_RANGE}
+    and (lease_expires_at > now() - ${GRACE} or (lease_expires_at is null and due_at > now() and ${ALIVE}))
   order by look_at limit $1
   for update skip locked
 )
 update relay.queue q
-set look_at = least(case when q.lease_expires_at is null then q.due_at else q.lease_expires_at + ${GRACE} end, q.expires_at)
+set look_at = case when q.lease_expires_at is null then least(q.due_at, q.expires_at) else q.lease_expires_at + ${GRACE} end
 where q.delivery_id = any(array(select delivery_id from s))`;
 
 /** Moves the look of rows that need nothing yet. Returns how many there were. */
@@ -108,6 +109,8 @@ logged as (
 )
 insert into relay.dead_letters (delivery_id, endpoint_id, event_id, tenant_id, reason, last_class, last_http_status)
 select id, endpoint_id, event_id, tenant_id, dead_reason, last_class, last_http_status from finished
+on conflict (delivery_id) do update set reason = excluded.reason, died_at = excluded.died_at, last_class = excluded.last_class,
+  last_http_status = excluded.last_http_status
 returning reason`;
 
 /**
@@ -149,8 +152,11 @@ export interface Announcement {
   ids: string[];
   /** How many of them had been announced before. */
   stalled: number;
+  /** Where the next round may begin: a little before what this one saw, because transactions commit out of order. */
   cursor: SweepCursor;
 }
+
+const CURSOR_OVERLAP_MS = 3_000;
 
 /**
  * Marks due rows as announced and returns their ids, to be put on the stream after this commit. `drainedUntil` is the moment up to
@@ -173,7 +179,12 @@ export async function announceDue(
   const [row] = rows;
   if (!row) return { ids: [], stalled: 0, cursor: options.from };
   const full = row.ids.length >= options.limit;
-  return { ids: row.ids, stalled: row.stalled, cursor: full ? (row.last_look ?? options.from) : row.read_at };
+  const reached = full ? row.last_look : row.read_at;
+  return {
+    ids: row.ids,
+    stalled: row.stalled,
+    cursor: reached ? new Date(reached.getTime() - CURSOR_OVERLAP_MS) : options.from,
+  };
 }
 
 const SURFACE = `

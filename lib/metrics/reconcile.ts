@@ -1,0 +1,116 @@
+import type { Metrics } from './registry.ts';
+
+/** Figures of the leading reconciler; NaN or 0 elsewhere, so that sums over replicas are right. */
+export interface QueueGauges {
+  pending: number;
+  inflight: number;
+  due: number;
+  /** Lateness of the oldest due delivery, seconds; NaN when nothing is due. */
+  oldestPendingAge: number;
+  oldestTransactionAge: number;
+  attemptPartitions: number;
+  defaultPartitionRows: number;
+  unreadEntries: number;
+  unackedEntries: number;
+  unreadDeliveries: number;
+}
+
+export const EMPTY_GAUGES: QueueGauges = {
+  pending: 0,
+  inflight: 0,
+  due: 0,
+  oldestPendingAge: Number.NaN,
+  oldestTransactionAge: 0,
+  attemptPartitions: 0,
+  defaultPartitionRows: 0,
+  unreadEntries: 0,
+  unackedEntries: 0,
+  unreadDeliveries: 0,
+};
+
+const ENDED_BY_SWEEP = ['cancelled', 'expired', 'abandoned'] as const;
+
+/** What a reconciler counts, and the queue's figures while it leads. */
+export function reconcileMetrics(
+  metrics: Metrics,
+  state: { leader: () => boolean; gauges: () => QueueGauges },
+) {
+  const read = (name: keyof QueueGauges) => () => state.gauges()[name];
+  metrics.gauge('relay_leader', 'Whether this reconciler leads (1) or stands by (0).', () =>
+    state.leader() ? 1 : 0,
+  );
+  metrics.gauges(
+    'relay_queue_depth',
+    'Unfinished deliveries; exported by the leader.',
+    'status',
+    ['pending', 'inflight'],
+    () => {
+      const { pending, inflight } = state.gauges();
+      return { pending, inflight };
+    },
+  );
+  metrics.gauge('relay_queue_due', 'Deliveries due now and not leased; exported by the leader.', read('due'));
+  metrics.gauge(
+    'relay_queue_oldest_pending_age_seconds',
+    'How far past due the oldest delivery is; NaN when none is due.',
+    read('oldestPendingAge'),
+  );
+  metrics.gauge(
+    'relay_oldest_transaction_age_seconds',
+    'Age of the oldest open transaction in the database.',
+    read('oldestTransactionAge'),
+  );
+  metrics.gauge(
+    'relay_attempt_partitions',
+    'Daily partitions of the attempt log.',
+    read('attemptPartitions'),
+  );
+  metrics.gauge(
+    'relay_attempt_default_partition_rows',
+    'Rows in the default partition; meant to be 0.',
+    read('defaultPartitionRows'),
+  );
+  metrics.gauges(
+    'relay_broker_lag',
+    'Stream entries, by whether they were read.',
+    'state',
+    ['unread', 'unacked'],
+    () => ({
+      unread: state.gauges().unreadEntries,
+      unacked: state.gauges().unackedEntries,
+    }),
+  );
+  metrics.gauge(
+    'relay_broker_lag_deliveries',
+    'Deliveries in unread stream entries, estimated.',
+    read('unreadDeliveries'),
+  );
+  return {
+    announced: metrics.counters(
+      'relay_reconciler_announced_total',
+      'Deliveries announced by the sweep: due now, or stalled and announced again.',
+      'kind',
+      ['due', 'stalled'],
+    ),
+    reclaimed: metrics.counter(
+      'relay_reaper_rescued_total',
+      'Leases that ended unsettled and were given back.',
+    ),
+    ended: metrics.counters(
+      'relay_reconciler_ended_total',
+      'Deliveries ended by the sweep, by reason.',
+      'reason',
+      ENDED_BY_SWEEP,
+    ),
+    consumersRemoved: metrics.counter(
+      'relay_broker_consumers_removed_total',
+      'Dead consumers removed from the group.',
+    ),
+    violations: metrics.counter(
+      'relay_invariant_violations_total',
+      'Faults found by the invariant check; must stay 0.',
+    ),
+    terms: metrics.counter('relay_leader_terms_total', 'Times this process became the leader.'),
+  };
+}
+export type ReconcileMetrics = ReturnType<typeof reconcileMetrics>;

@@ -1,0 +1,265 @@
+import { createHash, randomUUID } from 'node:crypto';
+import type pg from 'pg';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
+import {
+  accept,
+  acceptedIds,
+  givenEndpoint,
+  givenOne,
+  givenOwed,
+  givenTenant,
+  newEvent,
+} from '../../services/testing/given-queue.ts';
+import { queueRow } from '../../services/testing/stored-rows.ts';
+import { claimByIds } from './claims.ts';
+import { deliveryIdsOf, unannounce } from './ingest.ts';
+import { createPool } from './pool.ts';
+
+let database: TestDatabase;
+let pool: pg.Pool;
+
+beforeAll(async () => {
+  database = await createTestDatabase();
+  pool = createPool({ url: database.url, purpose: 'ingest', max: 4, applicationName: 'test' });
+});
+afterAll(async () => {
+  await pool.end();
+  await database.drop();
+});
+
+async function endpointsOf(ids: readonly string[]): Promise<string[]> {
+  const { rows } = await pool.query<{ endpoint_id: string }>(
+    'select endpoint_id from relay.deliveries where id = any($1::uuid[])',
+    [ids],
+  );
+  return rows.map((row) => row.endpoint_id).sort();
+}
+
+async function storedPayload(
+  eventId: string,
+): Promise<{ payload: Buffer; content_type: string; type: string }> {
+  const { rows } = await pool.query('select payload, content_type, type from relay.events where id = $1', [
+    eventId,
+  ]);
+  return rows[0];
+}
+
+const inMs = (ms: number) => new Date(Date.now() + ms);
+
+describe('the ids of a batch', () => {
+  it('are version 7 uuids on the database clock, rising in the order of the batch', async () => {
+    await givenEndpoint(pool, { patterns: ['ids.*'] });
+    const clock = async () =>
+      (
+        await pool.query<{ ms: number }>(
+          'select (extract(epoch from clock_timestamp()) * 1000)::float8 as ms',
+        )
+      ).rows[0]!.ms;
+    const before = Math.floor(await clock());
+    const results = await accept(
+      pool,
+      Array.from({ length: 300 }, () => newEvent({ type: 'ids.one' })),
+    );
+    const after = await clock();
+    const eventIds = results.map((result) => (result.kind === 'accepted' ? result.eventId : ''));
+    for (const id of eventIds) {
+      expect(id).toMatch(/^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{8}0000$/);
+      const minted = Number.parseInt(id.replaceAll('-', '').slice(0, 12), 16);
+      expect(minted).toBeGreaterThanOrEqual(before);
+      expect(minted).toBeLessThanOrEqual(after);
+    }
+    expect([...eventIds].sort()).toEqual(eventIds);
+    expect(new Set(eventIds).size).toBe(300);
+  });
+
+  it("name an event's deliveries by a running tail, which is what is stored", async () => {
+    for (let n = 0; n < 3; n += 1) await givenEndpoint(pool, { patterns: ['tails'] });
+    const [result] = await accept(pool, [newEvent({ type: 'tails' })]);
+    const ids = acceptedIds(result);
+    expect(ids.map((id) => id.slice(-4))).toEqual(['0001', '0002', '0003']);
+    if (result?.kind !== 'accepted') return;
+    expect(ids.every((id) => id.slice(0, 32) === result.eventId.slice(0, 32))).toBe(true);
+    const stored = await deliveryIdsOf(pool, [result.eventId, randomUUID()]);
+    expect(stored.get(result.eventId)).toEqual(ids);
+    expect([...stored.values()].map((list) => list.length)).toEqual([3, 0]);
+  });
+});
+
+describe('fan-out', () => {
+  it('meets exact types, prefixes and everything, each endpoint once, and nobody else', async () => {
+    const tenantId = await givenTenant(pool);
+    const own = (patterns: string[]) => givenEndpoint(pool, { tenantId, patterns });
+    const exact = await own(['order.paid']);
+    const prefix = await own(['order.*', 'other']);
+    const every = await own(['*', 'order.paid']);
+    await own(['order']);
+    await own(['order.paid.late']);
+    await own(['orders.*']);
+    await givenEndpoint(pool, { tenantId, disabled: true });
+    await givenEndpoint(pool, { tenantId, deleted: true });
+    await givenEndpoint(pool); // of another tenant
+    const [result] = await accept(pool, [newEvent({ tenantId })]);
+    expect(await endpointsOf(acceptedIds(result))).toEqual([exact, prefix, every].sort());
+  });
+
+  it('to nobody is still an accepted event', async () => {
+    const tenantId = await givenTenant(pool);
+    const [result] = await accept(pool, [newEvent({ tenantId, type: 'nobody.listens' })]);
+    expect(acceptedIds(result)).toEqual([]);
+    expect(result?.kind === 'accepted' && (await storedPayload(result.eventId)).type).toBe('nobody.listens');
+  });
+
+  it('over 65,535 endpoints is refused and stores nothing, at no cost to its neighbours', async () => {
+    const tenantId = await givenTenant(pool);
+    const endpointId = await givenEndpoint(pool, { tenantId, patterns: ['calm'] });
+    await pool.query('set session_replication_role = replica'); // the rows need no endpoints
+    await pool.query(
+      `insert into relay.endpoints (id, tenant_id, url, secret)
+       select ('00000000-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $1, 'https://x.example.test', '\\x00'
+       from generate_series(1, 65536) n`,
+      [tenantId],
+    );
+    await pool.query(
+      `insert into relay.subscriptions (tenant_id, pattern, endpoint_id)
+       select $1, 'flood', ('00000000-0000-4000-8000-' || lpad(to_hex(n), 12, '0'))::uuid from generate_series(1, 65536) n`,
+      [tenantId],
+    );
+    const events = ['calm', 'flood', 'calm'].map((type) => newEvent({ tenantId, type }));
+    const results = await accept(pool, events);
+    expect(results.map((result) => result.kind)).toEqual(['accepted', 'too_many_deliveries', 'accepted']);
+    expect(await endpointsOf([...acceptedIds(results[0]), ...acceptedIds(results[2])])).toEqual([
+      endpointId,
+      endpointId,
+    ]);
+    const { rows } = await pool.query('select type from relay.events where tenant_id = $1', [tenantId]);
+    expect(rows).toEqual([{ type: 'calm' }, { type: 'calm' }]);
+
+    await pool.query(
+      `delete from relay.subscriptions where tenant_id = $1 and pattern = 'flood' and endpoint_id::text like '%10000'`,
+      [tenantId],
+    );
+    const [most] = await accept(pool, [newEvent({ tenantId, type: 'flood' })]);
+    const ids = acceptedIds(most);
+    expect(ids.length).toBe(65_535);
+    expect(ids.at(-1)?.slice(-4)).toBe('ffff');
+    const {
+      rows: [stored],
+    } = await pool.query(
+      'select count(*)::int as queued from relay.queue where delivery_id = any($1::uuid[])',
+      [ids],
+    );
+    expect(stored).toEqual({ queued: 65_535 });
+  });
+});
+
+describe('a targeted event', () => {
+  it('goes to its target alone, whatever that subscribes to', async () => {
+    const target = await givenEndpoint(pool, { patterns: ['unrelated'] });
+    await givenEndpoint(pool, { patterns: ['*'] });
+    const [result] = await accept(pool, [newEvent({ targetEndpointId: target })]);
+    expect(await endpointsOf(acceptedIds(result))).toEqual([target]);
+  });
+
+  it('has no target when that is absent, foreign, disabled or deleted', async () => {
+    const foreign = await givenEndpoint(pool, { tenantId: await givenTenant(pool) });
+    const disabled = await givenEndpoint(pool, { disabled: true });
+    const deleted = await givenEndpoint(pool, { deleted: true });
+    const targets = [randomUUID(), foreign, disabled, deleted];
+    const results = await accept(
+      pool,
+      targets.map((targetEndpointId) => newEvent({ targetEndpointId, type: 'aimless' })),
+    );
+    expect(results.map((result) => result.kind)).toEqual(Array(4).fill('no_target'));
+    const { rowCount } = await pool.query(`select from relay.events where type = 'aimless'`);
+    expect(rowCount).toBe(0);
+  });
+});
+
+describe('the moments of an accepted delivery', () => {
+  it('announced: due now, looked at 30 s later', async () => {
+    const row = await queueRow(pool, await givenOne(pool));
+    expect(row.due_in).toBeLessThanOrEqual(0);
+    expect(row.announced_in).toBe(row.due_in);
+    expect(row.look_in - row.due_in).toBeCloseTo(30_000, 0);
+  });
+
+  it('in poll mode: looked at now', async () => {
+    const [id] = await givenOwed(pool, 1, { announced: false });
+    const row = await queueRow(pool, id!);
+    expect(row.announced_in).toBeNull();
+    expect(row.look_in).toBe(row.due_in);
+  });
+
+  it('deliver_at ahead: not announced, looked at and due then, not to be had before', async () => {
+    const targetEndpointId = await givenEndpoint(pool);
+    const [result] = await accept(pool, [newEvent({ targetEndpointId, deliverAt: inMs(60_000) })]);
+    expect(result).toMatchObject({ kind: 'accepted', announce: false });
+    const [id] = acceptedIds(result);
+    const row = await queueRow(pool, id!);
+    expect(row.announced_in).toBeNull();
+    expect(row.due_in).toBeGreaterThan(55_000);
+    expect(row.look_in).toBe(row.due_in);
+    expect(await claimByIds(pool, [id!], { token: randomUUID(), leaseMs: 1000, processNumber: 1 })).toEqual(
+      [],
+    );
+  });
+
+  it('deliver_at behind: due now', async () => {
+    const targetEndpointId = await givenEndpoint(pool);
+    const [result] = await accept(pool, [newEvent({ targetEndpointId, deliverAt: inMs(-3_600_000) })]);
+    expect(result).toMatchObject({ announce: true });
+    const row = await queueRow(pool, acceptedIds(result)[0]!);
+    expect(row.due_in).toBeGreaterThan(-5_000);
+    expect(row.announced_in).toBe(row.due_in);
+  });
+
+  it('expires_at: never looked at later than that', async () => {
+    const soon = await queueRow(pool, await givenOne(pool, { expiresAt: inMs(10_000) }));
+    expect(soon.look_in).toBeLessThan(10_500);
+    const late = await queueRow(pool, await givenOne(pool, { expiresAt: inMs(600_000) }));
+    expect(late.look_in).toBeLessThan(30_500);
+    const scheduled = await givenOne(pool, { expiresAt: inMs(10_000), deliverAt: inMs(600_000) });
+    expect((await queueRow(pool, scheduled)).look_in).toBeLessThan(10_500);
+  });
+});
+
+describe('an announcement that failed', () => {
+  it('leaves its rows to be found now', async () => {
+    const [free, leased] = await givenOwed(pool, 2);
+    await claimByIds(pool, [leased!], { token: randomUUID(), leaseMs: 30_000, processNumber: 1 });
+    await unannounce(pool, [free!, leased!, randomUUID()]);
+    const row = await queueRow(pool, free!);
+    expect(row.announced_in).toBeNull();
+    expect(row.look_in).toBeLessThanOrEqual(0);
+    expect((await queueRow(pool, leased!)).announced_in).not.toBeNull();
+  });
+
+  it('does not make a row look later than it expires', async () => {
+    const id = await givenOne(pool, { expiresAt: inMs(-1_000) });
+    await unannounce(pool, [id]);
+    expect((await queueRow(pool, id)).look_in).toBeLessThanOrEqual(-1_000);
+  });
+});
+
+describe('a payload', () => {
+  const everyByte = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
+  const mebibyte = Buffer.concat(
+    Array.from({ length: 32_768 }, (_, n) => createHash('sha256').update(`${n}`).digest()),
+  );
+  it.each([
+    ['with NUL and 0xFF', Buffer.from([0, 0xff, 0, 0xff, 0x5c, 0x30, 0x30])],
+    ['of every byte', everyByte],
+    ['of one mebibyte', mebibyte],
+    ['without a byte', Buffer.alloc(0)],
+    ['that escapes U+0000 in a key and a value', Buffer.from('{"\\u0000k":{"a":["\\u0000"]}}')],
+  ])('%s is kept byte for byte', async (_, payload) => {
+    await givenEndpoint(pool, { patterns: ['bytes'] });
+    const contentType = 'application/octet-stream; x="\\u0000"';
+    const [result] = await accept(pool, [newEvent({ type: 'bytes', contentType, payload })]);
+    if (result?.kind !== 'accepted') throw new Error(result?.kind);
+    const stored = await storedPayload(result.eventId);
+    expect(stored.payload.equals(payload)).toBe(true);
+    expect(stored.content_type).toBe(contentType);
+  });
+});

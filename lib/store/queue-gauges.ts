@@ -1,0 +1,42 @@
+import type { Pool } from 'pg';
+
+export interface QueueFigures {
+  pending: number;
+  inflight: number;
+  due: number;
+  /** Lateness of the oldest due delivery, seconds; null when none is due. */
+  oldestPendingAge: number | null;
+  /** Seconds; 0 when no transaction is open. */
+  oldestTransactionAge: number;
+  attemptPartitions: number;
+  defaultPartitionRows: number;
+}
+
+// Parked rows are due at infinity, so they are never counted as late.
+const FIGURES = `
+select
+  count(*) filter (where (lease_expires_at > now()) is not true)::float8 as "pending",
+  count(*) filter (where lease_expires_at > now())::float8 as "inflight",
+  count(*) filter (where due_at <= now() and lease_expires_at is null)::float8 as "due",
+  (extract(epoch from now() - min(due_at) filter (where due_at <= now() and lease_expires_at is null)))::float8 as "oldestPendingAge",
+  (select coalesce(max(extract(epoch from now() - xact_start)), 0)::float8 from pg_stat_activity
+    where backend_type = 'client backend' and pid <> pg_backend_pid()) as "oldestTransactionAge",
+  (select count(*)::integer from pg_inherits where inhparent = 'relay.delivery_attempts'::regclass) - 1 as "attemptPartitions",
+  (select count(*)::float8 from relay.delivery_attempts_default) as "defaultPartitionRows"
+from relay.queue`;
+
+/** One scan of the queue: 34 to 94 ms per million rows, so not more than every quarter of a minute, and by one process. */
+export async function readQueueFigures(pool: Pool): Promise<QueueFigures> {
+  const { rows } = await pool.query<QueueFigures>({ name: 'relay_queue_figures', text: FIGURES });
+  const [row] = rows;
+  if (!row) throw new Error('the queue figures came back empty');
+  return row;
+}
+
+/** Makes the attempt log's daily partitions up to so many days ahead; returns how many were missing. */
+export async function ensureAttemptPartitions(pool: Pool, daysAhead: number): Promise<number> {
+  const { rows } = await pool.query<{ made: number }>('select relay.ensure_attempt_partitions($1) as made', [
+    daysAhead,
+  ]);
+  return rows[0]?.made ?? 0;
+}

@@ -1,0 +1,158 @@
+import type pg from 'pg';
+import type { RedisLink } from '../../../lib/broker/link.ts';
+import { requestDigest } from '../../../lib/domain/idempotency-key.ts';
+import type { IngestMetrics } from '../../../lib/metrics/ingest.ts';
+import { Batcher } from '../../../lib/runtime/batcher.ts';
+import type { Logger } from '../../../lib/runtime/log.ts';
+import { Announcements } from './announcements.ts';
+import { commitKeyed } from './commit-keyed.ts';
+import { commitPlain } from './commit-plain.ts';
+import { type AcceptResult, type EventRequest, keyOf, type Member } from './member.ts';
+
+export type { AcceptResult, EventRequest } from './member.ts';
+
+export interface Acceptor {
+  /** Resolves when the event is durably committed, or says why it is not. Never rejects. */
+  accept(request: EventRequest): Promise<AcceptResult>;
+  readonly queued: number;
+  /** Resolves when everything begun is answered and announced. */
+  close(): Promise<void>;
+}
+
+export interface AcceptorOptions {
+  /** Connections for group commits (purpose `ingest`), `lanes` of them for each of the two kinds. */
+  plainPool: pg.Pool;
+  keyedPool: pg.Pool;
+  /** Connections for requests that are tried alone; a held key blocks nobody but its like here. */
+  alonePool: pg.Pool;
+  /** For looking up, un-announcing and waking. */
+  generalPool: pg.Pool;
+  link: RedisLink | null;
+  pollMode: () => boolean;
+  metrics: IngestMetrics;
+  log: Logger;
+  lanes: number;
+  maxBatch: number;
+  lingerMs: number;
+  maxQueued: number;
+  retentionMs: number;
+}
+
+/** What the two kinds of commit share. */
+export interface CommitContext extends AcceptorOptions {
+  announcements: Announcements;
+  /**
+   * Keys known to be held by an open transaction, until when (performance.now): requests for them go alone at once, so that batches do not
+   * stop at them again and again.
+   */
+  heldUntil: Map<string, number>;
+  /** Puts a member back to be looked at again. */
+  again: (member: Member) => void;
+}
+
+/** Waiting payloads above this are refused rather than kept. */
+const MAX_QUEUED_BYTES = 128 * 1024 * 1024;
+
+/**
+ * Group commit: requests in flight at the same moment share one statement, and each is answered after its commit. Requests with and without
+ * idempotency keys never share a statement, because only the former may wait for somebody else's lock.
+ */
+export function createAcceptor(options: AcceptorOptions): Acceptor {
+  return new GroupCommit(options);
+}
+
+class GroupCommit implements Acceptor {
+  readonly #options: AcceptorOptions;
+  readonly #announcements: Announcements;
+  readonly #plain: Batcher<Member>;
+  readonly #keyed: Batcher<Member>;
+  /** The request that is on its way for each key; others with that key follow it. */
+  readonly #leaders = new Map<string, Member>();
+  #waiting = 0;
+  #waitingBytes = 0;
+  #idle: (() => void)[] = [];
+
+  constructor(options: AcceptorOptions) {
+    this.#options = options;
+    this.#announcements = new Announcements({ ...options, pool: options.generalPool });
+    const context: CommitContext = {
+      ...options,
+      announcements: this.#announcements,
+      heldUntil: new Map(),
+      again: (member) => this.#keyed.add(member),
+    };
+    const batching = { maxBatch: options.maxBatch, lingerMs: options.lingerMs, lanes: options.lanes };
+    this.#plain = new Batcher({ ...batching, flush: (members) => commitPlain(context, members) });
+    this.#keyed = new Batcher({ ...batching, flush: (members) => commitKeyed(context, members) });
+  }
+
+  get queued(): number {
+    return this.#waiting;
+  }
+
+  accept(request: EventRequest): Promise<AcceptResult> {
+    if (this.#waiting >= this.#options.maxQueued || this.#waitingBytes > MAX_QUEUED_BYTES) {
+      return Promise.resolve({ kind: 'overloaded' });
+    }
+    this.#waiting += 1;
+    this.#waitingBytes += request.payload.length;
+    return new Promise((resolve) => {
+      const answer = (result: AcceptResult) => {
+        this.#waiting -= 1;
+        this.#waitingBytes -= request.payload.length;
+        if (this.#waiting === 0) this.#announceIdle();
+        resolve(result);
+      };
+      this.#enter({ request, digest: null, arrivedAt: performance.now(), answer, followers: [], looks: 0 });
+    });
+  }
+
+  async close(): Promise<void> {
+    if (this.#waiting > 0) await new Promise<void>((resolve) => this.#idle.push(resolve));
+    await Promise.all([this.#plain.drain(), this.#keyed.drain()]);
+    await this.#announcements.drain();
+  }
+
+  #enter(member: Member): void {
+    if (member.request.idempotencyKey === null) this.#plain.add(member);
+    else this.#enterKeyed(member);
+  }
+
+  #enterKeyed(member: Member): void {
+    const { request } = member;
+    member.digest ??= requestDigest(
+      request.type,
+      request.contentType,
+      request.targetEndpointId,
+      request.payload,
+    );
+    const key = keyOf(request);
+    const leader = this.#leaders.get(key);
+    if (leader) {
+      leader.followers.push(member);
+      return;
+    }
+    this.#leaders.set(key, member);
+    const answerOwn = member.answer;
+    member.answer = (result) => {
+      this.#leaders.delete(key);
+      answerOwn(result);
+      this.#answerFollowers(member, result);
+    };
+    this.#keyed.add(member);
+  }
+
+  /** Followers that ask for the same thing share the result; one that asks for something else must ask the database itself. */
+  #answerFollowers(leader: Member, result: AcceptResult): void {
+    for (const follower of leader.followers) {
+      if (!follower.digest || !leader.digest?.equals(follower.digest)) this.#enterKeyed(follower);
+      else follower.answer(result.kind === 'accepted' ? { ...result, replayed: true } : result);
+    }
+  }
+
+  #announceIdle(): void {
+    const waiting = this.#idle;
+    this.#idle = [];
+    for (const resolve of waiting) resolve();
+  }
+}

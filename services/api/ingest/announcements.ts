@@ -1,0 +1,67 @@
+import type pg from 'pg';
+import { announce } from '../../../lib/broker/announcer.ts';
+import type { RedisLink } from '../../../lib/broker/link.ts';
+import type { IngestMetrics } from '../../../lib/metrics/ingest.ts';
+import type { Logger } from '../../../lib/runtime/log.ts';
+import { unannounce } from '../../../lib/store/ingest.ts';
+import { notifyQueue } from '../../../lib/store/wake.ts';
+
+const NOTIFY_EVERY_MS = 10;
+
+export interface AnnouncementOptions {
+  pool: pg.Pool;
+  link: RedisLink | null;
+  metrics: IngestMetrics;
+  log: Logger;
+}
+
+/**
+ * Tells the dispatchers of what was committed, after the commit and without anybody waiting for it. What cannot be announced is made due to
+ * be found in the database; if that fails too, the sweep finds it 30 s later.
+ */
+export class Announcements {
+  readonly #options: AnnouncementOptions;
+  readonly #open = new Set<Promise<void>>();
+  #notifyTimer: NodeJS.Timeout | null = null;
+
+  constructor(options: AnnouncementOptions) {
+    this.#options = options;
+  }
+
+  /** Puts ids on the stream. */
+  announce(deliveryIds: readonly string[]): void {
+    if (deliveryIds.length > 0) this.#track(this.#announce(deliveryIds));
+  }
+
+  /** Wakes those who poll, at most once in 10 ms. */
+  wakePollers(): void {
+    this.#notifyTimer ??= setTimeout(() => {
+      this.#notifyTimer = null;
+      this.#track(notifyQueue(this.#options.pool));
+    }, NOTIFY_EVERY_MS);
+  }
+
+  /** Resolves when everything begun is done. */
+  async drain(): Promise<void> {
+    while (this.#open.size > 0) await Promise.all(this.#open);
+  }
+
+  async #announce(deliveryIds: readonly string[]): Promise<void> {
+    const { link, metrics, pool } = this.#options;
+    const failed = link ? await announce(link, deliveryIds) : [...deliveryIds];
+    metrics.announced.inc(deliveryIds.length - failed.length);
+    if (failed.length === 0) return;
+    metrics.announceFailed.inc(failed.length);
+    await unannounce(pool, failed);
+    this.wakePollers();
+  }
+
+  #track(work: Promise<void>): void {
+    const tracked = work
+      .catch((error: unknown) =>
+        this.#options.log.warn({ err: error }, 'an announcement failed; the sweep will find its rows'),
+      )
+      .finally(() => this.#open.delete(tracked));
+    this.#open.add(tracked);
+  }
+}

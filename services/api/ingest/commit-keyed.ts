@@ -1,0 +1,137 @@
+import type pg from 'pg';
+import { isTransient, LOCK_TIMEOUT, sqlState } from '../../../lib/store/failure.ts';
+import {
+  type Accepted,
+  acceptKeyedEvents,
+  deleteExpiredKeys,
+  deliveryIdsOf,
+  type KeyedEvent,
+  type KeyedOutcome,
+} from '../../../lib/store/ingest.ts';
+import type { CommitContext } from './acceptor.ts';
+import { answerAccepted, dropStale, withConnection } from './commit.ts';
+import { answerAlone, settleFailure } from './commit-plain.ts';
+import { keyOf, type Member } from './member.ts';
+
+/** How long a request waits for a key that an open transaction holds. */
+const HELD_KEY_WAIT_MS = 2_000;
+const MAX_LOOKS = 5;
+
+/** Commits requests with keys, which stand once each. Never rejects. */
+export async function commitKeyed(context: CommitContext, batch: readonly Member[]): Promise<void> {
+  const now = performance.now();
+  const members = dropStale(batch);
+  const held = members.filter((member) => (context.heldUntil.get(keyOf(member.request)) ?? 0) > now);
+  const free = held.length === 0 ? members : members.filter((member) => !held.includes(member));
+  // Those alone wait for their key outside of this batch's lane.
+  for (const member of held) void commitAlone(context, member);
+  if (free.length === 0) return;
+  const outcome = await withConnection(context.keyedPool, (client) => commit(context, client, free));
+  if (outcome.kind === 'done') return;
+  if (outcome.kind === 'failed' && sqlState(outcome.error) === LOCK_TIMEOUT) {
+    for (const member of free) void commitAlone(context, member);
+    return;
+  }
+  await settleFailure(context, free, outcome, (member) => commitAlone(context, member));
+}
+
+async function commit(
+  context: CommitContext,
+  client: pg.PoolClient,
+  members: readonly Member[],
+): Promise<void> {
+  context.metrics.batchSize.observe(members.length);
+  const outcomes = await acceptKeyedEvents(client, members.map(toKeyedEvent), {
+    announced: !context.pollMode(),
+    retentionMs: context.retentionMs,
+  });
+  // What is committed is answered and announced whatever follows.
+  answerAccepted(context, members, outcomes.map(acceptedOnly));
+  await answerOthers(context, members, outcomes);
+}
+
+function toKeyedEvent({ request, digest }: Member): KeyedEvent {
+  return { ...request, key: request.idempotencyKey ?? '', digest: digest ?? Buffer.alloc(0) };
+}
+
+function acceptedOnly(outcome: KeyedOutcome): Accepted | null {
+  return outcome.kind === 'accepted' || outcome.kind === 'no_target' || outcome.kind === 'too_many_deliveries'
+    ? outcome
+    : null;
+}
+
+async function answerOthers(
+  context: CommitContext,
+  members: readonly Member[],
+  outcomes: readonly KeyedOutcome[],
+): Promise<void> {
+  const replays: { member: Member; eventId: string }[] = [];
+  const expired: Member[] = [];
+  for (const [index, member] of members.entries()) {
+    const outcome = outcomes[index];
+    if (outcome?.kind === 'conflict') member.answer({ kind: 'conflict' });
+    if (outcome?.kind === 'replayed') replays.push({ member, eventId: outcome.eventId });
+    if (outcome?.kind === 'expired_key') expired.push(member);
+    if (outcome?.kind === 'look_again') lookAgain(context, member);
+  }
+  await Promise.all([answerReplays(context, replays), forgetExpired(context, expired)]);
+}
+
+async function answerReplays(
+  context: CommitContext,
+  replays: readonly { member: Member; eventId: string }[],
+): Promise<void> {
+  if (replays.length === 0) return;
+  try {
+    const ids = await deliveryIdsOf(
+      context.generalPool,
+      replays.map((replay) => replay.eventId),
+    );
+    for (const { member, eventId } of replays) {
+      member.answer({ kind: 'accepted', eventId, deliveryIds: ids.get(eventId) ?? [], replayed: true });
+    }
+  } catch (error) {
+    context.log.warn({ err: error }, 'the first answers of repeated requests could not be read');
+    for (const { member } of replays) member.answer({ kind: 'unavailable' });
+  }
+}
+
+async function forgetExpired(context: CommitContext, members: readonly Member[]): Promise<void> {
+  if (members.length === 0) return;
+  const keys = members.map(({ request }) => ({
+    tenantId: request.tenantId,
+    key: request.idempotencyKey ?? '',
+  }));
+  try {
+    await deleteExpiredKeys(context.generalPool, keys);
+    for (const member of members) lookAgain(context, member);
+  } catch {
+    for (const member of members) member.answer({ kind: 'unavailable' });
+  }
+}
+
+/** A new statement sees what the last one waited for. */
+function lookAgain(context: CommitContext, member: Member): void {
+  member.looks += 1;
+  if (member.looks > MAX_LOOKS) member.answer({ kind: 'in_progress' });
+  else context.again(member);
+}
+
+async function commitAlone(context: CommitContext, member: Member): Promise<void> {
+  const key = keyOf(member.request);
+  for (;;) {
+    const outcome = await withConnection(context.alonePool, (client) => commit(context, client, [member]));
+    if (outcome.kind === 'done') return void context.heldUntil.delete(key);
+    const locked = outcome.kind === 'failed' && sqlState(outcome.error) === LOCK_TIMEOUT;
+    const inTime = performance.now() - member.arrivedAt < HELD_KEY_WAIT_MS;
+    if (locked) context.heldUntil.set(key, performance.now() + HELD_KEY_WAIT_MS);
+    if (outcome.kind === 'failed' && isTransient(outcome.error) && inTime) continue;
+    forgetPast(context.heldUntil);
+    return locked ? member.answer({ kind: 'in_progress' }) : answerAlone(context, member, outcome);
+  }
+}
+
+function forgetPast(heldUntil: Map<string, number>): void {
+  const now = performance.now();
+  for (const [key, until] of heldUntil) if (until < now) heldUntil.delete(key);
+}

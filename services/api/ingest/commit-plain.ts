@@ -1,0 +1,85 @@
+import type pg from 'pg';
+import { isTransient, judgeFailure } from '../../../lib/store/failure.ts';
+import { acceptEvents } from '../../../lib/store/ingest.ts';
+import type { CommitContext } from './acceptor.ts';
+import { answerAccepted, answerAll, type Connected, dropStale, withConnection } from './commit.ts';
+import type { Member } from './member.ts';
+
+const TRIES_ALONE = 3;
+
+/** Commits requests without keys: together, and one by one when Postgres says that one of them is to blame. Never rejects. */
+export async function commitPlain(context: CommitContext, batch: readonly Member[]): Promise<void> {
+  const members = dropStale(batch);
+  if (members.length === 0) return;
+  const announced = !context.pollMode();
+  const outcome = await withConnection(context.plainPool, (client) =>
+    commit(context, client, members, announced),
+  );
+  if (outcome.kind === 'done') return;
+  await settleFailure(context, members, outcome, (member) => commitAlone(context, member));
+}
+
+async function commit(
+  context: CommitContext,
+  client: pg.PoolClient,
+  members: readonly Member[],
+  announced: boolean,
+): Promise<void> {
+  context.metrics.batchSize.observe(members.length);
+  const results = await acceptEvents(
+    client,
+    members.map((member) => member.request),
+    { announced },
+  );
+  answerAccepted(context, members, results);
+}
+
+/**
+ * What follows a statement that failed. Only a fault that Postgres reported, and that one row may have caused, is tried again, because only
+ * then is it known that nothing was committed.
+ */
+export async function settleFailure(
+  context: CommitContext,
+  members: readonly Member[],
+  outcome: Exclude<Connected, { kind: 'done' }>,
+  alone: (member: Member) => Promise<void>,
+): Promise<void> {
+  if (outcome.kind === 'no_connection') return answerAll(members, { kind: 'unavailable' });
+  const failure = judgeFailure(outcome.error);
+  context.log.warn({ err: outcome.error, failure, members: members.length }, 'a group commit failed');
+  if (failure === 'refused') return answerAll(members, { kind: 'unavailable' });
+  if (failure === 'unknown') {
+    context.metrics.commitUnknown.inc(members.length);
+    return answerAll(members, { kind: 'commit_unknown' });
+  }
+  await Promise.all(members.map(alone));
+}
+
+async function commitAlone(context: CommitContext, member: Member): Promise<void> {
+  const announced = !context.pollMode();
+  for (let tries = 1; ; tries += 1) {
+    const outcome = await withConnection(context.alonePool, (client) =>
+      commit(context, client, [member], announced),
+    );
+    if (outcome.kind === 'done') return;
+    if (outcome.kind === 'failed' && isTransient(outcome.error) && tries < TRIES_ALONE) continue;
+    return answerAlone(context, member, outcome);
+  }
+}
+
+/** The answer to a request that failed even by itself. */
+export function answerAlone(
+  context: CommitContext,
+  member: Member,
+  outcome: Exclude<Connected, { kind: 'done' }>,
+): void {
+  if (outcome.kind === 'no_connection') return member.answer({ kind: 'unavailable' });
+  const failure = judgeFailure(outcome.error);
+  if (failure === 'unknown') {
+    context.metrics.commitUnknown.inc();
+    return member.answer({ kind: 'commit_unknown' });
+  }
+  if (failure === 'refused' || isTransient(outcome.error)) return member.answer({ kind: 'unavailable' });
+  const message = outcome.error instanceof Error ? outcome.error.message : 'refused by the database';
+  member.answer({ kind: 'rejected', message });
+}

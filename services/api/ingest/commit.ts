@@ -1,0 +1,77 @@
+import type pg from 'pg';
+import type { Accepted } from '../../../lib/store/ingest.ts';
+import type { CommitContext } from './acceptor.ts';
+import type { AcceptResult, Member } from './member.ts';
+
+/** A request that waited this long behind others is refused unsent: its client has likely given up, and certainly was not told yes. */
+const MAX_WAIT_MS = 5_000;
+
+export type Connected =
+  | { kind: 'done' }
+  /** Nothing was sent. */
+  | { kind: 'no_connection'; error: unknown }
+  | { kind: 'failed'; error: unknown };
+
+/** Runs `work` on a connection of `pool`; one on which something failed is not used again. */
+export async function withConnection(
+  pool: pg.Pool,
+  work: (client: pg.PoolClient) => Promise<void>,
+): Promise<Connected> {
+  let client: pg.PoolClient;
+  try {
+    client = await pool.connect();
+  } catch (error) {
+    return { kind: 'no_connection', error };
+  }
+  try {
+    await work(client);
+    client.release();
+    return { kind: 'done' };
+  } catch (error) {
+    client.release(true);
+    return { kind: 'failed', error };
+  }
+}
+
+/** Answers those who waited too long, and returns the rest. */
+export function dropStale(members: readonly Member[]): readonly Member[] {
+  const oldest = performance.now() - MAX_WAIT_MS;
+  if (members.every((member) => member.arrivedAt >= oldest)) return members;
+  answerAll(
+    members.filter((member) => member.arrivedAt < oldest),
+    { kind: 'overloaded' },
+  );
+  return members.filter((member) => member.arrivedAt >= oldest);
+}
+
+export function answerAll(members: readonly Member[], result: AcceptResult): void {
+  for (const member of members) member.answer(result);
+}
+
+/** Answers what was decided for good, then tells the dispatchers. Results stand in the order of the members. */
+export function answerAccepted(
+  context: CommitContext,
+  members: readonly Member[],
+  results: readonly (Accepted | null)[],
+): void {
+  const announced: string[] = [];
+  let found = false;
+  for (const [index, member] of members.entries()) {
+    const result = results[index];
+    if (!result) continue;
+    if (result.kind !== 'accepted') {
+      member.answer(result);
+      continue;
+    }
+    if (result.announce) announced.push(...result.deliveryIds);
+    else found ||= result.deliveryIds.length > 0;
+    member.answer({
+      kind: 'accepted',
+      eventId: result.eventId,
+      deliveryIds: result.deliveryIds,
+      replayed: false,
+    });
+  }
+  context.announcements.announce(announced);
+  if (found) context.announcements.wakePollers();
+}

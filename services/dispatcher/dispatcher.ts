@@ -1,0 +1,199 @@
+import { StreamConsumer } from '../../lib/broker/consumer.ts';
+import { RedisLink } from '../../lib/broker/link.ts';
+import type { DispatcherConfig } from '../../lib/config/dispatcher.ts';
+import { deliveryMetrics } from '../../lib/metrics/delivery.ts';
+import { registerProcessMetrics } from '../../lib/metrics/process.ts';
+import { Metrics } from '../../lib/metrics/registry.ts';
+import type { RunningService } from '../../lib/runtime/lifecycle.ts';
+import type { Logger } from '../../lib/runtime/log.ts';
+import { Loop } from '../../lib/runtime/loop.ts';
+import { requireCurrentSchema } from '../../lib/store/migrate.ts';
+import { createPool } from '../../lib/store/pool.ts';
+import { requireSecretKeys } from '../../lib/store/secret-box.ts';
+import { FleetMember } from '../fleet/member.ts';
+import { startStatusServer } from '../fleet/status-server.ts';
+import { EndpointCache } from './endpoint-cache.ts';
+import { Intake } from './intake.ts';
+import { PollSource } from './poll-source.ts';
+import { createSender } from './sending/sender.ts';
+import { Settler } from './settler.ts';
+import { type Announced, StreamSource } from './stream-source.ts';
+import { Workshop } from './workshop.ts';
+
+const EXPIRE_EVERY_MS = 100;
+const LEAVE_LIMIT_MS = 2_000;
+
+export interface DispatcherOptions {
+  config: DispatcherConfig;
+  log: Logger;
+  version: string;
+}
+
+/**
+ * Starts a dispatcher: it reads ids from its group (and from the queue in poll mode), claims those rows, sends, settles. Any number of them may
+ * run. Throws when the schema is behind, a secret's key is missing or the database is away.
+ */
+export async function startDispatcher({
+  config,
+  log,
+  version,
+}: DispatcherOptions): Promise<RunningService & { metricsUrl: string }> {
+  await requireCurrentSchema(config.databaseUrl);
+  const pools = createPools(config, log);
+  await requireSecretKeys(pools.general, config.secretKeys);
+  const link = config.broker ? await startLink(config.broker, log) : null;
+  const member = await new FleetMember({ pool: pools.general, role: 'dispatcher', link, log }).start();
+
+  const metrics = new Metrics({ processMetrics: true });
+  const counted = deliveryMetrics(metrics, {
+    inFlight: () => workshop.inFlight,
+    ready: () => workshop.ready,
+    readAhead: () => intake.readAhead,
+    oldestUnsettledMs: () => settler.oldestUnsettledMs,
+    idleClients: () => sender.stats().idle,
+  });
+  const settler = new Settler({
+    pool: pools.settle,
+    processNumber: () => member.number,
+    metrics: counted,
+    log,
+    lanes: config.settleConnections,
+    maxBatch: config.settleBatch,
+    lingerMs: config.settleLingerMs,
+  });
+  const sender = createSender({
+    policy: config.destination,
+    maxResponseBytes: config.maxResponseBytes,
+    maxIdleClients: config.maxIdleClients,
+  });
+  const workshop = new Workshop({
+    pool: pools.general,
+    sender,
+    settler,
+    metrics: counted,
+    log,
+    leaseMs: config.leaseMs,
+    retryPolicy: config.retryPolicy,
+    headerPrefix: config.headerPrefix,
+    userAgent: `${config.headerPrefix}/${version} (webhooks)`,
+    snippetBytes: config.maxResponseBytes,
+    maxInFlight: config.maxInFlight,
+    maxPayloadBytes: config.maxPayloadBytes,
+    onRoom: () => {
+      intake.pump();
+      if (wanted() > 0) source?.wake();
+    },
+  });
+  const intake: Intake = new Intake({
+    pool: pools.claim,
+    endpoints: new EndpointCache({ ...config, pool: pools.general }),
+    processNumber: () => member.number,
+    leaseMs: config.leaseMs,
+    maxBatch: config.claimBatch,
+    lingerMs: config.claimLingerMs,
+    lanes: config.claimConnections,
+    wanted: () => workshop.wanted(intake.claiming),
+    onJobs: (jobs) => workshop.take(jobs),
+    onUnusable: (claims) => workshop.giveBack(claims),
+    onDecided: (ids) => source?.decide(ids),
+    metrics: counted,
+    log,
+  });
+  /** Ids that reading ahead may add: at most two claims' worth, and no more than what can be begun. */
+  const wanted = () =>
+    Math.min(2 * config.claimBatch, workshop.wanted(intake.claiming) + config.claimBatch) - intake.readAhead;
+  const source = link
+    ? new StreamSource({
+        link,
+        consumer: new StreamConsumer(link, {
+          consumer: member.id,
+          blockMs: config.blockMs,
+          onStall: () => counted.readStalls.inc(),
+          onMalformed: (count) => counted.malformed.inc(count),
+        }),
+        takeoverIdleMs: config.takeoverIdleMs,
+        wanted,
+        onIds: (ids) => intake.add(ids),
+        metrics: counted,
+        log,
+      }).start()
+    : null;
+  const poll = new PollSource({
+    databaseUrl: config.databaseDirectUrl,
+    pollMode: () => member.pollMode,
+    wanted: () => Math.min(config.claimBatch, workshop.wanted(intake.claiming)),
+    poll: (limit) => intake.poll(limit),
+    idleMs: config.pollIntervalMs,
+    log,
+  }).start();
+  const expiry = new Loop({
+    name: 'local-wait',
+    log,
+    round: async () => {
+      workshop.expireWaits();
+      intake.pump();
+      return EXPIRE_EVERY_MS;
+    },
+  }).start();
+
+  const loops = [member.loop, ...(source?.loops ?? []), ...poll.loops, expiry];
+  registerProcessMetrics(
+    metrics,
+    loops.map((loop) => loop.name),
+    { wake: () => member.wake, brokerUp: () => link?.up ?? false, loops: () => loops },
+  );
+  const status = await startStatusServer({
+    bind: config.metricsBind,
+    registry: metrics.registry,
+    pool: pools.general,
+    loops,
+  });
+  log.info({ number: member.number, wake: member.wake, metrics: status.url }, 'dispatcher started');
+
+  return {
+    metricsUrl: status.url,
+    async stop() {
+      const deadline = performance.now() + config.shutdownDeadlineMs;
+      const left = () => Math.max(0, deadline - performance.now());
+      await Promise.all([source?.stopReading(), poll.stop()]);
+      const unclaimed: Announced[] = await intake.stop();
+      await Promise.all([workshop.stop(left()), source?.leave(unclaimed)]);
+      const unwritten = await settler.drain(left() + LEAVE_LIMIT_MS);
+      if (workshop.inFlight > 0 || unwritten > 0) {
+        log.warn(
+          { sending: workshop.inFlight, unwritten },
+          'stopped at the drain limit: their leases will bring these back',
+        );
+      }
+      await expiry.stop();
+      await sender.close();
+      await member.stop();
+      await Promise.all([status.close(), link?.stop(), ...Object.values(pools).map((pool) => pool.end())]);
+      log.info('dispatcher stopped');
+    },
+  };
+}
+
+function createPools(config: DispatcherConfig, log: Logger) {
+  const pool = (purpose: 'hot' | 'general', name: string, max: number) =>
+    createPool({
+      url: config.databaseUrl,
+      purpose,
+      max,
+      applicationName: `relay-dispatcher-${name}`,
+      onIdleError: (error) => log.warn({ err: error }, 'an idle database connection died; it is replaced'),
+    });
+  return {
+    // A poll may run beside the claims by id, and the one lane of KEEP beside the lanes of FINISH.
+    claim: pool('hot', 'claim', config.claimConnections + 1),
+    settle: pool('hot', 'settle', config.settleConnections + 1),
+    general: pool('general', 'general', 3),
+  };
+}
+
+async function startLink(broker: NonNullable<DispatcherConfig['broker']>, log: Logger): Promise<RedisLink> {
+  return new RedisLink({
+    ...broker,
+    onChange: (up, reason) => (up ? log.info('Redis is there') : log.warn({ reason }, 'Redis is away')),
+  }).start();
+}

@@ -1,0 +1,127 @@
+import { LRUCache } from 'lru-cache';
+import type pg from 'pg';
+import type { SecretKeys } from '../../lib/config/secret-keys.ts';
+import { parseRetryPolicy, type RetryPolicy } from '../../lib/domain/backoff.ts';
+import { type SigningKey, signingKey } from '../../lib/domain/signing.ts';
+import type { SigningScheme } from '../../lib/domain/vocabulary.ts';
+import { type EndpointConfig, readEndpointConfigs } from '../../lib/store/endpoint-config.ts';
+import { openSecret } from '../../lib/store/secret-box.ts';
+
+const MAX_ENDPOINTS = 10_000;
+
+/** An endpoint made ready for sending. */
+export interface Destination {
+  id: string;
+  version: number;
+  url: URL;
+  enabled: boolean;
+  maxInFlight: number;
+  signingScheme: SigningScheme;
+  /** Newest first; the previous secret stands here only while its overlap runs. */
+  signingKeys: () => readonly SigningKey[];
+  retryPolicy: RetryPolicy;
+  requestTimeoutMs: number;
+  connectTimeoutMs: number;
+  idleTimeoutMs: number;
+}
+
+/** Why an endpoint cannot be sent to although it exists: what is stored of it cannot be used. */
+export interface Unusable {
+  id: string;
+  version: number;
+  unusable: string;
+}
+
+export interface EndpointCacheOptions {
+  pool: pg.Pool;
+  secretKeys: SecretKeys;
+  retryPolicy: RetryPolicy;
+  requestTimeoutMs: number;
+  connectTimeoutMs: number;
+  idleTimeoutMs: number;
+}
+
+/**
+ * Endpoint configurations by id, checked for free: every claim returns the endpoint's version, and an entry of another version is read
+ * again. So a change holds from the first claim after its commit.
+ */
+export class EndpointCache {
+  readonly #options: EndpointCacheOptions;
+  readonly #entries = new LRUCache<string, Destination | Unusable>({ max: MAX_ENDPOINTS });
+
+  constructor(options: EndpointCacheOptions) {
+    this.#options = options;
+  }
+
+  /** The entry of this version, or null when it has to be read. */
+  get(id: string, version: number): Destination | Unusable | null {
+    const entry = this.#entries.get(id);
+    return entry && entry.version >= version ? entry : null;
+  }
+
+  /** Reads configurations in one query. Ids that do not exist stay absent. */
+  async load(ids: readonly string[]): Promise<void> {
+    const readAt = performance.now();
+    const configs = await readEndpointConfigs(this.#options.pool, ids);
+    for (const config of configs.values()) this.#entries.set(config.id, this.#prepare(config, readAt));
+  }
+
+  #prepare(config: EndpointConfig, readAt: number): Destination | Unusable {
+    const { id, version } = config;
+    try {
+      return this.#destination(config, readAt);
+    } catch (error) {
+      // One endpoint's unusable row is that endpoint's trouble; the message names no secret.
+      return {
+        id,
+        version,
+        unusable: error instanceof Error ? error.message : 'its configuration cannot be used',
+      };
+    }
+  }
+
+  #destination(config: EndpointConfig, readAt: number): Destination {
+    const { secretKeys, retryPolicy, ...defaults } = this.#options;
+    const open = (sealed: Buffer) =>
+      signingKey(config.signingScheme, openSecret(secretKeys, config.id, sealed));
+    const policy = parseRetryPolicy(config.retryPolicy, retryPolicy);
+    if (!policy.ok) throw new Error(`its retry policy cannot be used: ${policy.reason}`);
+    return {
+      id: config.id,
+      version: config.version,
+      url: new URL(config.url),
+      enabled: config.enabled,
+      maxInFlight: config.maxInFlight,
+      signingScheme: config.signingScheme,
+      signingKeys: signingKeys(
+        open(config.secret),
+        config.previousSecret ? open(config.previousSecret) : null,
+        {
+          expiresAt: readAt + (config.previousSecretExpiresInMs ?? 0),
+        },
+      ),
+      retryPolicy: policy.policy,
+      requestTimeoutMs: Math.min(
+        config.timeouts?.request_ms ?? Number.POSITIVE_INFINITY,
+        defaults.requestTimeoutMs,
+      ),
+      connectTimeoutMs: Math.min(
+        config.timeouts?.connect_ms ?? Number.POSITIVE_INFINITY,
+        defaults.connectTimeoutMs,
+      ),
+      idleTimeoutMs: Math.min(config.timeouts?.idle_ms ?? Number.POSITIVE_INFINITY, defaults.idleTimeoutMs),
+    };
+  }
+}
+
+// Nothing bumps the version when an overlap ends, so the end is kept beside the key, on the monotonic clock.
+function signingKeys(
+  current: SigningKey,
+  previous: SigningKey | null,
+  { expiresAt }: { expiresAt: number },
+): () => readonly SigningKey[] {
+  const alone = [current] as const;
+  if (!previous) return () => alone;
+  const both = [current, previous] as const;
+  return () => (performance.now() < expiresAt ? both : alone);
+}

@@ -1,0 +1,200 @@
+import { randomUUID } from 'node:crypto';
+import type pg from 'pg';
+import type { DeliveryMetrics } from '../../lib/metrics/delivery.ts';
+import type { Logger } from '../../lib/runtime/log.ts';
+import { pause } from '../../lib/runtime/pause.ts';
+import {
+  type Claim,
+  type ClaimOptions,
+  claimByIds,
+  claimDue,
+  type PollCursor,
+} from '../../lib/store/claims.ts';
+import type { Job } from './attempt.ts';
+import type { EndpointCache } from './endpoint-cache.ts';
+import type { Announced } from './stream-source.ts';
+
+const RETRY_MS = 250;
+const FULL_PASS_EVERY_MS = 60_000;
+
+export interface IntakeOptions {
+  pool: pg.Pool;
+  endpoints: EndpointCache;
+  processNumber: () => number;
+  leaseMs: number;
+  maxBatch: number;
+  lingerMs: number;
+  lanes: number;
+  /** How many more deliveries the process can take in now. */
+  wanted: () => number;
+  onJobs: (jobs: Job[]) => void;
+  /** Leased, but nothing can be begun with them: give the leases back. */
+  onUnusable: (claims: readonly Claim[]) => void;
+  /** Ids that need no more memory than their rows have. */
+  onDecided: (ids: readonly Announced[]) => void;
+  metrics: DeliveryMetrics;
+  log: Logger;
+}
+
+/** Turns ids into leases: gathers announced ids for a few milliseconds and claims them together, as many as can start. */
+export class Intake {
+  readonly #options: IntakeOptions;
+  #ids: Announced[] = [];
+  #claiming = 0;
+  #claims = 0;
+  #timer: NodeJS.Timeout | null = null;
+  #lastClaimAt = 0;
+  #cursor: PollCursor = null;
+  #fullPassAt = 0;
+  #stopped = false;
+  #running = new Set<Promise<void>>();
+
+  constructor(options: IntakeOptions) {
+    this.#options = options;
+  }
+
+  /** Ids read and not yet claimed. */
+  get readAhead(): number {
+    return this.#ids.length;
+  }
+
+  /** Rows that are being claimed now. */
+  get claiming(): number {
+    return this.#claiming;
+  }
+
+  add(ids: readonly Announced[]): void {
+    for (const id of ids) this.#ids.push(id);
+    this.pump();
+  }
+
+  /** Claims what can start; called whenever something may have changed. */
+  pump(): void {
+    const { lanes, maxBatch, lingerMs, wanted } = this.#options;
+    while (!this.#stopped && this.#claims < lanes && this.#ids.length > 0) {
+      const room = wanted();
+      if (room <= 0) return;
+      const size = Math.min(maxBatch, room, this.#ids.length);
+      const sinceLast = performance.now() - this.#lastClaimAt;
+      if (size < maxBatch && size === this.#ids.length && sinceLast < lingerMs)
+        return this.#linger(lingerMs - sinceLast);
+      this.#track(this.#claim(this.#ids.splice(0, size)));
+    }
+  }
+
+  /** Claims due rows straight from the queue. Returns how many it got; `limit` of them means that there may be more. */
+  async poll(limit: number): Promise<number> {
+    const now = performance.now();
+    const full = now - this.#fullPassAt > FULL_PASS_EVERY_MS;
+    if (full) this.#fullPassAt = now;
+    this.#claiming += limit;
+    try {
+      const { claims, cursor } = await claimDue(
+        this.#options.pool,
+        limit,
+        full ? null : this.#cursor,
+        this.#claimOptions(),
+      );
+      this.#cursor = cursor;
+      await this.#hand(claims, now);
+      return claims.length;
+    } finally {
+      this.#claiming -= limit;
+    }
+  }
+
+  /** Claims nothing more; returns the ids that were read and not claimed. */
+  async stop(): Promise<Announced[]> {
+    this.#stopped = true;
+    if (this.#timer) clearTimeout(this.#timer);
+    await Promise.all(this.#running);
+    return this.#ids.splice(0);
+  }
+
+  #linger(ms: number): void {
+    this.#timer ??= setTimeout(
+      () => {
+        this.#timer = null;
+        this.pump();
+      },
+      Math.max(1, ms),
+    );
+  }
+
+  async #claim(ids: Announced[]): Promise<void> {
+    const { pool, metrics, onDecided, log } = this.#options;
+    const leasedAt = performance.now();
+    this.#lastClaimAt = leasedAt;
+    this.#claims += 1;
+    this.#claiming += ids.length;
+    const deliveryIds = ids.map((id) => id.deliveryId);
+    try {
+      const claims = await claimByIds(pool, deliveryIds, this.#claimOptions()).catch((error: unknown) => {
+        log.warn({ err: error, ids: ids.length }, 'a claim failed; trying again');
+        return null;
+      });
+      if (claims) {
+        onDecided(ids);
+        metrics.stale.inc(ids.length - claims.length);
+        await this.#hand(claims, leasedAt);
+      } else {
+        // Whether it committed or not, its rows come back: unclaimed through these ids, claimed through the end of their lease.
+        this.#ids.unshift(...ids);
+        await pause(RETRY_MS);
+      }
+    } finally {
+      this.#claims -= 1;
+      this.#claiming -= ids.length;
+    }
+    this.pump();
+  }
+
+  #claimOptions(): ClaimOptions {
+    return {
+      token: randomUUID(),
+      leaseMs: this.#options.leaseMs,
+      processNumber: this.#options.processNumber(),
+    };
+  }
+
+  async #hand(claims: readonly Claim[], leasedAt: number): Promise<void> {
+    if (claims.length === 0) return;
+    const { endpoints, metrics, onJobs, onUnusable, log } = this.#options;
+    metrics.claimed.inc(claims.length);
+    metrics.claimBatch.observe(claims.length);
+    const claimedAt = performance.now();
+    try {
+      await this.#loadMissing(claims);
+    } catch (error) {
+      log.warn(
+        { err: error, claims: claims.length },
+        'endpoints could not be read; their deliveries are given back',
+      );
+      return onUnusable(claims);
+    }
+    const jobs = claims.map((claim): Job => {
+      const version = claim.endpointVersion ?? 0;
+      const endpoint = endpoints.get(claim.endpointId, version) ?? {
+        id: claim.endpointId,
+        version,
+        unusable: 'its configuration could not be read',
+      };
+      return { claim, endpoint, leasedAt, claimedAt };
+    });
+    onJobs(jobs);
+  }
+
+  async #loadMissing(claims: readonly Claim[]): Promise<void> {
+    const missing = new Set<string>();
+    for (const { endpointId, endpointVersion } of claims) {
+      if (endpointVersion !== null && !this.#options.endpoints.get(endpointId, endpointVersion))
+        missing.add(endpointId);
+    }
+    if (missing.size > 0) await this.#options.endpoints.load([...missing]);
+  }
+
+  #track(work: Promise<void>): void {
+    this.#running.add(work);
+    void work.finally(() => this.#running.delete(work));
+  }
+}

@@ -1,0 +1,153 @@
+import type pg from 'pg';
+import { announce } from '../../lib/broker/announcer.ts';
+import type { RedisLink } from '../../lib/broker/link.ts';
+import { drainedUntil, readStreamState, type StreamState } from '../../lib/broker/stream-state.ts';
+import { RECLAIM_GRACE_MS } from '../../lib/domain/limits.ts';
+import type { ReconcileMetrics } from '../../lib/metrics/reconcile.ts';
+import type { Logger } from '../../lib/runtime/log.ts';
+import { unannounce } from '../../lib/store/ingest.ts';
+import {
+  announceDue,
+  endOwed,
+  nextLook,
+  postponeLooks,
+  reclaimExpired,
+  type SweepOptions,
+  surfaceEnqueued,
+} from '../../lib/store/sweep.ts';
+
+const OVERLAP_MS = 3_000;
+const FULL_PASS_EVERY_MS = 60_000;
+/** A stream that was behind for this long left rows behind the cursor. */
+const BEHIND_MS = 5_000;
+
+export interface SweeperOptions {
+  client: pg.Client;
+  link: RedisLink | null;
+  pollMode: () => boolean;
+  batch: number;
+  idleMs: number;
+  metrics: ReconcileMetrics;
+  log: Logger;
+}
+
+/**
+ * One leader's sweep over the queue: what is due is announced, what stalled is announced again once the stream is read up to it, leases that ended are
+ * given back, what is cancelled or expired is ended. Every round is a handful of bounded statements.
+ */
+export class Sweeper {
+  readonly #options: SweeperOptions;
+  #cursor: Date | null = null;
+  /** Where a full pass has come to; `undefined` when none is under way. It begins at null. */
+  #fullPass: Date | null | undefined = null;
+  #fullPassAt = performance.now();
+  #lastRoundAt = Number.NEGATIVE_INFINITY;
+  #steadySince = Number.POSITIVE_INFINITY;
+  #behindSince: number | null = null;
+
+  constructor(options: SweeperOptions) {
+    this.#options = options;
+  }
+
+  /** One round; returns how long to wait before the next, ms. */
+  async round(): Promise<number> {
+    const { client, batch, idleMs } = this.#options;
+    this.#noteGap();
+    const sweep: SweepOptions = {
+      limit: batch,
+      from: this.#fullPass === undefined ? this.#cursor : this.#fullPass,
+    };
+    const surfaced = await surfaceEnqueued(client, batch);
+    const postponed = await postponeLooks(client, sweep);
+    const mayReclaim = performance.now() - this.#steadySince >= RECLAIM_GRACE_MS;
+    const reclaimed = mayReclaim ? await this.#reclaim(sweep) : 0;
+    const ended = await this.#end(sweep, mayReclaim);
+    const announced = await this.#announce(sweep);
+    const { inMs, now } = await nextLook(client);
+    this.#noteGood();
+    const full = [surfaced, postponed, reclaimed, ended, announced.count].some((count) => count >= batch);
+    this.#advance(full, announced.cursor, now);
+    return full ? 0 : Math.max(1, Math.min(idleMs, inMs ?? idleMs));
+  }
+
+  async #reclaim(sweep: SweepOptions): Promise<number> {
+    const ids = await reclaimExpired(this.#options.client, sweep);
+    this.#options.metrics.reclaimed.inc(ids.length);
+    if (ids.length > 0)
+      this.#options.log.warn({ deliveries: ids.length }, 'leases ended unsettled and were given back');
+    return ids.length;
+  }
+
+  async #end(sweep: SweepOptions, mayReclaim: boolean): Promise<number> {
+    const reasons = await endOwed(this.#options.client, { ...sweep, mayReclaim });
+    for (const reason of reasons) this.#options.metrics.ended[reason].inc();
+    return reasons.length;
+  }
+
+  async #announce(sweep: SweepOptions): Promise<{ count: number; cursor: Date | null }> {
+    const { client, link, pollMode, metrics, log } = this.#options;
+    // In poll mode every dispatcher looks for itself, and due rows are not written to.
+    if (!link || pollMode()) return { count: 0, cursor: null };
+    const drained = await this.#drainedUntil(link);
+    const { ids, stalled, cursor } = await announceDue(client, { ...sweep, drainedUntil: drained });
+    const failed = await announce(link, ids);
+    if (failed.length > 0) await unannounce(client, failed);
+    metrics.announced.due.inc(ids.length - stalled);
+    metrics.announced.stalled.inc(stalled);
+    if (stalled > 0)
+      log.warn({ deliveries: stalled }, 'announced deliveries were not picked up; announced again');
+    return { count: ids.length, cursor };
+  }
+
+  async #drainedUntil(link: RedisLink): Promise<Date | null> {
+    const { now } = await nextLook(this.#options.client);
+    const askedAt = performance.now();
+    const state = await readStreamState(link);
+    // Half of the way there and back is the moment at which Redis read its clock.
+    const databaseNow = now.getTime() + (performance.now() - askedAt) / 2;
+    this.#noteBehind(state);
+    return drainedUntil(state, now, databaseNow - state.redisNowMs);
+  }
+
+  // While the stream is behind, stalled rows are passed over and the cursor goes on; when it has caught up they lie behind the cursor.
+  #noteBehind(state: StreamState): void {
+    const now = performance.now();
+    if (state.length > 0) {
+      this.#behindSince ??= now;
+      return;
+    }
+    if (this.#behindSince !== null && now - this.#behindSince > BEHIND_MS) this.#fullPass ??= null;
+    this.#behindSince = null;
+  }
+
+  #noteGap(): void {
+    if (performance.now() - this.#lastRoundAt > RECLAIM_GRACE_MS)
+      this.#steadySince = Number.POSITIVE_INFINITY;
+  }
+
+  #noteGood(): void {
+    this.#lastRoundAt = performance.now();
+    if (this.#steadySince === Number.POSITIVE_INFINITY) this.#steadySince = this.#lastRoundAt;
+  }
+
+  #advance(full: boolean, reached: Date | null, now: Date): void {
+    const next = full ? reached : now;
+    if (this.#fullPass !== undefined) {
+      this.#fullPass = full ? later(this.#fullPass, back(next)) : undefined;
+      if (!full) this.#fullPassAt = performance.now();
+    } else if (performance.now() - this.#fullPassAt > FULL_PASS_EVERY_MS) {
+      this.#fullPass = null;
+    }
+    this.#cursor = later(this.#cursor, back(next));
+  }
+}
+
+/** Transactions commit out of order, so a walk begins a little before where the last one ended. */
+function back(moment: Date | null): Date | null {
+  return moment && new Date(moment.getTime() - OVERLAP_MS);
+}
+
+function later(a: Date | null, b: Date | null): Date | null {
+  if (!a || !b) return a ?? b;
+  return a > b ? a : b;
+}
