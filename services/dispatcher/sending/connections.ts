@@ -1,13 +1,19 @@
 import { Client } from 'undici';
 import type { Dial, GuardedConnect } from './guard.ts';
+import { SILENT_CLOSE_MS, SilentClosers } from './silent-closers.ts';
 
 /** One undici Client with one socket, for one request at a time. Whoever took it gives it back or discards it. */
 export interface Connection {
   readonly client: Client;
   readonly dial: Dial;
   readonly origin: Origin;
+  /** False for an origin that would close it silently: ask for its close, so that both sides agree. */
+  readonly keep: boolean;
   /** performance.now() */
   readonly createdAt: number;
+  /** Responses read to their end. */
+  served: number;
+  releasedAt: number;
 }
 
 interface Origin {
@@ -41,6 +47,7 @@ export class Connections {
   readonly #all = new Set<Connection>();
   /** In the order of their release: the first is the one that has been idle for longest. */
   readonly #idle = new Set<Connection>();
+  readonly #silentClosers = new SilentClosers();
   #dialled = 0;
 
   constructor(options: ConnectionsOptions) {
@@ -77,11 +84,10 @@ export class Connections {
       keepAliveMaxTimeout: this.#options.maxIdleMs,
       keepAliveTimeoutThreshold: Math.min(KEEP_ALIVE_MARGIN_MS, this.#options.maxIdleMs),
     });
-    const connection: Connection = { client, dial, origin, createdAt: performance.now() };
-    // Closed by the server, or by undici after maxIdleMs: not to be handed out. A busy one is its exchange's affair.
-    client.on('disconnect', () => {
-      if (this.#idle.has(connection)) this.discard(connection);
-    });
+    const createdAt = performance.now();
+    const keep = !this.#silentClosers.has(url);
+    const connection: Connection = { client, dial, origin, keep, createdAt, served: 0, releasedAt: 0 };
+    client.on('disconnect', () => this.#onDisconnect(connection));
     this.#all.add(connection);
     return connection;
   }
@@ -89,13 +95,22 @@ export class Connections {
   /** Takes back a connection whose response has been read to its end. */
   release(connection: Connection): void {
     if (!this.#all.has(connection)) return;
-    if (performance.now() - connection.createdAt > MAX_AGE_MS) {
+    const now = performance.now();
+    connection.served++;
+    if (connection.served === 2) this.#silentClosers.acquit(connection.origin.url);
+    if (now - connection.createdAt > MAX_AGE_MS) {
       this.discard(connection);
       return;
     }
+    connection.releasedAt = now;
     connection.origin.idle.push(connection);
     this.#idle.add(connection);
     if (this.#idle.size > this.#options.maxIdle) this.#evictOldest();
+  }
+
+  /** A request was written and the connection ended without a byte of an answer. */
+  noteReset(connection: Connection): void {
+    if (connection.served === 1) this.#silentClosers.strike(connection.origin.url);
   }
 
   /** Closes it now, half-open or in the middle of a response as it may be. */
@@ -115,6 +130,15 @@ export class Connections {
         : new Promise((resolve) => socket.once('close', resolve));
     });
     await Promise.all(closed);
+  }
+
+  /** Closed by the server, or by undici after maxIdleMs: not to be handed out. A busy one is its exchange's affair. */
+  #onDisconnect(connection: Connection): void {
+    if (!this.#idle.has(connection)) return;
+    const idleForMs = performance.now() - connection.releasedAt;
+    const byServer = idleForMs < Math.min(SILENT_CLOSE_MS, this.#options.maxIdleMs);
+    if (connection.served === 1 && byServer) this.#silentClosers.strike(connection.origin.url);
+    this.discard(connection);
   }
 
   #originOf(url: string): Origin {

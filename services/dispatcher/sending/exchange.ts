@@ -46,9 +46,10 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   start(): void {
     const { url, headers, body } = this.#request;
+    const { client, keep } = this.#connection;
     this.#armTimer(this.#startedAt);
-    this.#connection.client.dispatch(
-      { path: url.pathname + url.search, method: 'POST', headers: headers as string[], body },
+    client.dispatch(
+      { path: url.pathname + url.search, method: 'POST', headers: headers as string[], body, reset: !keep },
       this,
     );
   }
@@ -102,7 +103,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   onComplete(): void {
     const unsent = this.#connection.dial.socket?.writableLength ?? 0;
     // Answered before it took the whole request: the rest of it is still on its way into this connection.
-    this.#finish(this.#response(performance.now()), !this.#closing && unsent === 0);
+    this.#finish(this.#response(performance.now()), !this.#closing && this.#connection.keep && unsent === 0);
   }
 
   onError(error: unknown): void {

@@ -34,6 +34,7 @@ const OWN: Record<string, Naming> = {
     (error) => `the request cannot be built: ${printable(messageOf(error))}`,
   ],
   UND_ERR_HEADERS_OVERFLOW: ['protocol', 'the response headers are too long'],
+  UND_ERR_RES_CONTENT_LENGTH_MISMATCH: ['protocol', 'the response is not as long as it says'],
   ECONNREFUSED: ['connect', 'the connection was refused'],
   EHOSTUNREACH: ['connect', 'no route to the host'],
   ENETUNREACH: ['connect', 'no route to the network'],
@@ -46,7 +47,8 @@ const OWN: Record<string, Naming> = {
 
 function byCode(code: string, phase: Dial['phase']): Naming {
   if (phase === 'securing' || TLS.test(code)) return ['tls', 'the TLS connection failed'];
-  if (code.startsWith('HPE_')) return ['protocol', 'the response is not HTTP/1.1'];
+  if (code.startsWith('HPE_') || code === 'HTTPParserError')
+    return ['protocol', 'the response is not HTTP/1.1'];
   if (code === 'UND_ERR_SOCKET') return SOCKET;
   if (code === 'ECONNRESET' || code === 'EPIPE' || code === 'ECONNABORTED') {
     return phase === 'open' ? ['reset', 'the connection was reset'] : ['connect', 'the connection was reset'];

@@ -74,9 +74,9 @@ export function createGuard({ isAllowedAddress, resolve, ca }: GuardOptions): Gu
       dial.phase = 'connecting';
     });
     if (protocol === 'https:') {
-      socket.once('connect', () => {
+      socket.prependOnceListener('connect', () => {
         dial.phase = 'securing';
-        // Before the handshake tells the far side which name was wanted.
+        // First of all listeners, so before the handshake tells the far side which name was wanted.
         const objection = judgeRemote(socket, isAllowedAddress);
         if (objection !== null) socket.destroy(objection);
       });

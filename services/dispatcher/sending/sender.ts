@@ -52,7 +52,8 @@ export interface Sender {
  * proxies of the environment ignored, nothing decompressed, addresses guarded (see `guard.ts`).
  *
  * A request is never sent twice: when it was written on a kept connection that the server was just closing, the result is
- * a `reset` and the retry policy decides. That is rare, since a server's close is noticed while the connection is idle.
+ * a `reset` and the retry policy decides. That is rare: a server's close is noticed while the connection is idle, and an
+ * origin that makes a habit of it is remembered (see `silent-closers.ts`).
  */
 export function createSender(options: SenderOptions): Sender {
   const {
@@ -94,13 +95,18 @@ export function createSender(options: SenderOptions): Sender {
         return resolve(unsent('refused', connection.rule));
       }
       const finish = (result: SendResult, reusable: boolean) => {
+        if (result.kind === 'failure') noteFailure(result.failure, connection);
         if (reusable) connections.release(connection);
         else connections.discard(connection);
-        if (result.kind === 'failure' && result.failure === 'refused') refused++;
         resolve(result);
       };
       new Exchange(request, connection, { wheel, maxResponseBytes, finish }).start();
     });
+  }
+
+  function noteFailure(failure: TransportFailure, connection: Connection): void {
+    if (failure === 'refused') refused++;
+    if (failure === 'reset') connections.noteReset(connection);
   }
 
   return {
