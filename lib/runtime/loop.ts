@@ -93,6 +93,7 @@ export class Loop {
     return new Promise((resolve) => {
       const finish = () => {
         clearTimeout(timer);
+        this.#abort.signal.removeEventListener('abort', finish);
         this.#wake = null;
         this.#wokenEarly = false;
         resolve();
