@@ -19,6 +19,10 @@ export interface ApiConfig extends SharedConfig {
   secretKeys: SecretKeys;
   destination: DestinationPolicyConfig;
   secretOverlapMs: number;
+  /** The limits of one send that the dispatchers are configured with: no endpoint may ask for more. */
+  requestTimeoutMs: number;
+  connectTimeoutMs: number;
+  idleTimeoutMs: number;
   idempotencyRetentionMs: number;
   heartbeatMaxAgeMs: number;
   maxLatenessMs: number;
@@ -42,6 +46,9 @@ const ApiEnv = z
     RELAY_AUTH: onOff(true),
     RELAY_SECRET_KEYS: secretKeysSetting,
     RELAY_SECRET_OVERLAP_SECS: seconds(86_400),
+    RELAY_REQUEST_TIMEOUT_SECS: seconds(10, { max: 600 }),
+    RELAY_CONNECT_TIMEOUT_SECS: seconds(5, { max: 600 }),
+    RELAY_READ_TIMEOUT_SECS: seconds(5, { max: 600 }),
     RELAY_IDEMPOTENCY_RETENTION_SECS: seconds(86_400),
     RELAY_HEARTBEAT_MAX_AGE_SECS: seconds(20, { min: 6 }),
     RELAY_MAX_LATENESS_SECS: seconds(60),
@@ -69,6 +76,9 @@ export function parseApiConfig(env: Env): ApiConfig {
     secretKeys: parseSecretKeys(parsed.RELAY_SECRET_KEYS),
     destination: toDestinationPolicy(parsed),
     secretOverlapMs: parsed.RELAY_SECRET_OVERLAP_SECS,
+    requestTimeoutMs: parsed.RELAY_REQUEST_TIMEOUT_SECS,
+    connectTimeoutMs: parsed.RELAY_CONNECT_TIMEOUT_SECS,
+    idleTimeoutMs: parsed.RELAY_READ_TIMEOUT_SECS,
     idempotencyRetentionMs: parsed.RELAY_IDEMPOTENCY_RETENTION_SECS,
     heartbeatMaxAgeMs: parsed.RELAY_HEARTBEAT_MAX_AGE_SECS,
     maxLatenessMs: parsed.RELAY_MAX_LATENESS_SECS,

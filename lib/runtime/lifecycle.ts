@@ -20,6 +20,17 @@ export async function runService(name: string, start: () => Promise<RunningServi
   }
 }
 
+/** Runs a command to its end and exits 0; one that fails is reported like a failed start, and exits 1. */
+export async function runCommand(name: string, work: () => Promise<void>): Promise<void> {
+  try {
+    await work();
+    process.exit(0);
+  } catch (error) {
+    console.error(`${name}: ${describeStartError(error)}`);
+    process.exit(1);
+  }
+}
+
 function firstSignal(): Promise<void> {
   return new Promise((resolve) => {
     let asked = false;
@@ -37,7 +48,7 @@ const EXPECTED = new Set([
   'ConfigurationError',
   'SchemaBehindError',
   'SecretKeyMissingError',
-  'LocalServiceError',
+  'LocalServiceUnavailable',
 ]);
 
 function describeStartError(error: unknown): string {

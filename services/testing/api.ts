@@ -6,6 +6,9 @@ import { givenSecretKeys } from './secret-keys.ts';
 
 export const ADMIN_KEY = 'relay_test-admin-key-0123456789';
 
+/** Every API of one test file shares them, as a fleet does. */
+const SECRET_KEYS = givenSecretKeys().setting;
+
 export interface TestApi extends RunningService {
   url: string;
   config: ApiConfig;
@@ -32,15 +35,12 @@ export interface Answer {
 }
 
 /** An API in this process, without Redis, on a port of its own; environment variables may be set over the test's defaults. */
-export async function startTestApi(
-  databaseUrl: string,
-  env: Record<string, string> = {},
-): Promise<TestApi> {
+export async function startTestApi(databaseUrl: string, env: Record<string, string> = {}): Promise<TestApi> {
   const config = parseApiConfig({
     DATABASE_URL: databaseUrl,
     RELAY_API_BIND: '127.0.0.1:0',
     RELAY_ADMIN_KEY: ADMIN_KEY,
-    RELAY_SECRET_KEYS: givenSecretKeys().setting,
+    RELAY_SECRET_KEYS: SECRET_KEYS,
     RELAY_DB_CONNECTIONS: '4',
     RELAY_LOG_LEVEL: 'silent',
     ...env,

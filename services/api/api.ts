@@ -1,0 +1,176 @@
+import type pg from 'pg';
+import { RedisLink } from '../../lib/broker/link.ts';
+import type { ApiConfig } from '../../lib/config/api.ts';
+import { ConfigurationError } from '../../lib/config/env.ts';
+import { ingestMetrics } from '../../lib/metrics/ingest.ts';
+import { registerProcessMetrics } from '../../lib/metrics/process.ts';
+import { Metrics } from '../../lib/metrics/registry.ts';
+import type { RunningService } from '../../lib/runtime/lifecycle.ts';
+import type { Logger } from '../../lib/runtime/log.ts';
+import { pause } from '../../lib/runtime/pause.ts';
+import { adminKeyExists, findKeyGrant, touchApiKeys } from '../../lib/store/api-keys.ts';
+import { createDatabase } from '../../lib/store/database.ts';
+import { requireCurrentSchema } from '../../lib/store/migrate.ts';
+import { createPool } from '../../lib/store/pool.ts';
+import { requireSecretKeys } from '../../lib/store/secret-box.ts';
+import { findTenant } from '../../lib/store/tenants.ts';
+import { FleetMember } from '../fleet/member.ts';
+import type { ApiContext } from './context.ts';
+import { Authenticator } from './http/authentication.ts';
+import { KeyUsage } from './http/key-usage.ts';
+import { Tenancy } from './http/tenancy.ts';
+import { type Acceptor, createAcceptor } from './ingest/acceptor.ts';
+import { httpMetrics } from './metrics.ts';
+import { Readiness } from './readiness.ts';
+import { routes } from './routes.ts';
+import { ApiServer } from './server.ts';
+
+/** How long a stopping API goes on serving, so that clients and proxies move on before its door is shut. */
+const LAME_DUCK_MS = 1_000;
+/** What is kept of the shutdown deadline for everything that follows the last answer. */
+const LEAVE_MS = 1_500;
+/** Requests whose key somebody else holds wait here, so that they hold up nobody. */
+const ALONE_CONNECTIONS = 4;
+
+export interface ApiOptions {
+  config: ApiConfig;
+  log: Logger;
+}
+
+/**
+ * Starts an API: any number of them may run. Throws when the schema is behind, a secret's key is missing, nobody could be let in, or the
+ * database is away.
+ */
+export async function startApi({ config, log }: ApiOptions): Promise<RunningService & { url: string }> {
+  await requireCurrentSchema(config.databaseUrl);
+  const pools = createPools(config, log);
+  try {
+    await requireSecretKeys(pools.general, config.secretKeys);
+    await requireSomebody(pools.general, config);
+    return await start(config, log, pools);
+  } catch (error) {
+    await endPools(pools);
+    throw error;
+  }
+}
+
+async function start(
+  config: ApiConfig,
+  log: Logger,
+  pools: Pools,
+): Promise<RunningService & { url: string }> {
+  if (!config.authRequired) log.warn('RELAY_AUTH is off: whoever reaches this port may do everything');
+  const link = config.broker ? await startLink(config.broker, log) : null;
+  const member = await new FleetMember({ pool: pools.general, role: 'api', link, log }).start();
+  const metrics = new Metrics({ processMetrics: true });
+  const counted = ingestMetrics(metrics, { queued: () => acceptor.queued });
+  const acceptor: Acceptor = createAcceptor({
+    plainPool: pools.plain,
+    keyedPool: pools.keyed,
+    alonePool: pools.alone,
+    generalPool: pools.general,
+    link,
+    pollMode: () => member.pollMode,
+    metrics: counted,
+    log,
+    lanes: config.ingestConnections,
+    maxBatch: config.ingestBatch,
+    lingerMs: config.ingestLingerMs,
+    maxQueued: config.ingestQueue,
+    retentionMs: config.idempotencyRetentionMs,
+  });
+  registerProcessMetrics(metrics, [member.loop.name], {
+    wake: () => member.wake,
+    brokerUp: () => link?.up ?? false,
+    loops: () => [member.loop],
+  });
+  const context: ApiContext = {
+    config,
+    log,
+    metrics,
+    acceptor,
+    ...accessTo(pools.general, config, log),
+    ingestMetrics: counted,
+    httpMetrics: httpMetrics(
+      metrics,
+      routes.map((route) => route.name),
+    ),
+  };
+  const server = new ApiServer(context);
+  const address = await server.listen(config.bind);
+  const host = address.host.includes(':') ? `[${address.host}]` : address.host;
+  const url = `http://${host === '0.0.0.0' || host === '[::]' ? '127.0.0.1' : host}:${address.port}`;
+  log.info({ number: member.number, wake: member.wake, url }, 'api started');
+  return {
+    url,
+    async stop() {
+      const deadline = performance.now() + config.shutdownDeadlineMs;
+      const left = () => Math.max(0, deadline - performance.now());
+      await server.drain({ lameDuckMs: LAME_DUCK_MS, deadlineMs: Math.max(0, left() - LEAVE_MS) });
+      const leave = async () => {
+        await acceptor.close();
+        await Promise.all([context.keyUsage.stop(), member.stop()]);
+        await Promise.all([link?.stop(), endPools(pools)]);
+      };
+      // The database may be away: what is committed is committed, and nobody waits for an answer any more.
+      await Promise.race([
+        leave().catch((err: unknown) => log.warn({ err }, 'left untidily')),
+        pause(left()),
+      ]);
+      log.info('api stopped');
+    },
+  };
+}
+
+function accessTo(pool: pg.Pool, config: ApiConfig, log: Logger) {
+  const db = createDatabase(pool);
+  return {
+    pool,
+    db,
+    authenticator: new Authenticator({
+      lookUp: (keyHash) => findKeyGrant(pool, keyHash),
+      adminKey: config.adminKey,
+      required: config.authRequired,
+    }),
+    tenancy: new Tenancy(async (tenantId) => (await findTenant(db, tenantId)) !== null),
+    keyUsage: new KeyUsage((keyIds) => touchApiKeys(pool, keyIds), log),
+    readiness: new Readiness(pool, config),
+  };
+}
+
+async function requireSomebody(pool: pg.Pool, config: ApiConfig): Promise<void> {
+  if (!config.authRequired || config.adminKey !== null || (await adminKeyExists(pool))) return;
+  throw new ConfigurationError(
+    'RELAY_ADMIN_KEY: is needed, because the database holds no admin key and nobody could make one; ' +
+      'to let everybody in instead, say RELAY_AUTH=off',
+  );
+}
+
+type Pools = ReturnType<typeof createPools>;
+
+function createPools(config: ApiConfig, log: Logger) {
+  const pool = (purpose: 'ingest' | 'general', name: string, max: number) =>
+    createPool({
+      url: config.databaseUrl,
+      purpose,
+      max,
+      applicationName: `relay-api-${name}`,
+      onIdleError: (error) => log.warn({ err: error }, 'an idle database connection died; it is replaced'),
+    });
+  return {
+    plain: pool('ingest', 'plain', config.ingestConnections),
+    keyed: pool('ingest', 'keyed', config.ingestConnections),
+    alone: pool('ingest', 'alone', ALONE_CONNECTIONS),
+    general: pool('general', 'general', config.readConnections),
+  };
+}
+
+async function endPools(pools: Pools): Promise<void> {
+  await Promise.all(Object.values(pools).map((pool) => pool.end()));
+}
+
+function startLink(broker: NonNullable<ApiConfig['broker']>, log: Logger): Promise<RedisLink> {
+  const onChange = (up: boolean, reason: string) =>
+    up ? log.info('Redis is there') : log.warn({ reason }, 'Redis is away');
+  return new RedisLink({ ...broker, onChange }).start();
+}

@@ -1,0 +1,39 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { Problem } from './problem.ts';
+
+/**
+ * Reads a request's body, or says why not: `aborted` when the client went away or took too long (the server's request timeout has
+ * answered 408 then). Sends "100 Continue" first to a client that waits for it, so call it after everything that can be judged by the
+ * headers. Throws a 413 Problem as soon as the limit is passed, by the declared length before anything is read.
+ */
+export function readBody(
+  request: IncomingMessage,
+  response: ServerResponse,
+  maxBytes: number,
+): Promise<Buffer | 'aborted'> {
+  if (Number(request.headers['content-length'] ?? 0) > maxBytes) return Promise.reject(tooLarge(maxBytes));
+  if (request.headers.expect !== undefined) response.writeContinue();
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = [];
+    let size = 0;
+    request.on('data', (chunk: Buffer) => {
+      size += chunk.length;
+      if (size <= maxBytes) {
+        chunks.push(chunk);
+        return;
+      }
+      request.removeAllListeners('data');
+      request.pause();
+      reject(tooLarge(maxBytes));
+    });
+    request.once('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks, size)));
+    // After `end` this changes nothing; before it, the rest will never come.
+    request.once('close', () => resolve('aborted'));
+    request.once('error', () => resolve('aborted'));
+  });
+}
+
+function tooLarge(maxBytes: number): Problem {
+  const rule = `the body is larger than ${maxBytes} bytes`;
+  return new Problem('payload_too_large', rule, { errors: [{ field: 'body', rule }] });
+}

@@ -1,0 +1,19 @@
+import type { Route } from './http/route.ts';
+import { deadLetterRoutes } from './routes/dead-letters.ts';
+import { deliveryRoutes } from './routes/deliveries.ts';
+import { endpointRoutes } from './routes/endpoints.ts';
+import { postEventRoute } from './routes/events.ts';
+import { healthRoutes } from './routes/health.ts';
+import { keyRoutes } from './routes/keys.ts';
+import { tenantRoutes } from './routes/tenants.ts';
+
+/** Every route there is: the router, the check of scopes, the metrics and the OpenAPI document all come from this table. */
+export const routes: readonly Route[] = [
+  postEventRoute,
+  ...deliveryRoutes,
+  ...deadLetterRoutes,
+  ...endpointRoutes,
+  ...keyRoutes,
+  ...tenantRoutes,
+  ...healthRoutes,
+];

@@ -1,0 +1,111 @@
+import { z } from 'zod';
+import type { ApiConfig } from '../../../lib/config/api.ts';
+import { parseRetryPolicy, RETRY_POLICY_LIMITS } from '../../../lib/domain/backoff.ts';
+import { checkDestination, URL_MAX_LENGTH } from '../../../lib/domain/destination.ts';
+import { validatePattern } from '../../../lib/domain/event-type.ts';
+import { SIGNING_SCHEMES } from '../../../lib/domain/vocabulary.ts';
+import { number, text } from '../http/fields.ts';
+import { invalid, Problem } from '../http/problem.ts';
+
+const MAX_PATTERNS = 200;
+
+const eventTypes = z
+  .array(z.string({ error: 'must be text' }), { error: 'must be a list of event type patterns' })
+  .max(MAX_PATTERNS, { error: `must have at most ${MAX_PATTERNS} patterns` })
+  .superRefine((patterns, context) => {
+    for (const [index, pattern] of patterns.entries()) {
+      const rule = validatePattern(pattern);
+      if (rule !== null) context.addIssue({ code: 'custom', path: [index], message: rule });
+    }
+  })
+  .meta({ description: 'Exact types, prefixes such as `order.*`, or `*`; none at all means everything.' });
+
+const limited = (name: keyof typeof RETRY_POLICY_LIMITS) => number(RETRY_POLICY_LIMITS[name]).optional();
+
+const retryPolicy = z
+  .strictObject(
+    {
+      max_attempts: limited('max_attempts'),
+      base_ms: limited('base_ms'),
+      factor: limited('factor'),
+      cap_ms: limited('cap_ms'),
+    },
+    { error: objectRule },
+  )
+  .superRefine((policy, context) => {
+    const parsed = parseRetryPolicy(policy);
+    if (!parsed.ok) context.addIssue({ code: 'custom', message: parsed.reason });
+  })
+  .nullable();
+
+/** No larger than any dispatcher could be told to allow; what is configured there is the ceiling (see `requireTimeouts`). */
+const LONGEST_MS = 600_000;
+const duration = () => number({ min: 100, max: LONGEST_MS, whole: true }).optional();
+
+const timeouts = z
+  .strictObject(
+    { request_ms: duration(), connect_ms: duration(), idle_ms: duration() },
+    { error: objectRule },
+  )
+  .nullable();
+
+/** A wrong type is said in one way for every object; an unknown field names itself. */
+function objectRule(issue: z.core.$ZodRawIssue): string | undefined {
+  return issue.code === 'invalid_type' ? 'must be an object' : undefined;
+}
+
+const settings = {
+  url: text(URL_MAX_LENGTH, 1),
+  transport: z.literal('http', { error: 'must be http' }),
+  event_types: eventTypes,
+  description: text(1000),
+  signing_scheme: z.enum(SIGNING_SCHEMES, { error: `must be one of ${SIGNING_SCHEMES.join(', ')}` }),
+  secret: z.string({ error: 'must be text' }),
+  rate_per_second: number({ min: 0, above: true, max: 1e9 }),
+  burst: number({ min: 1, max: 1e9 }),
+  max_in_flight: number({ min: 1, max: 10_000, whole: true }),
+  retry_policy: retryPolicy,
+  timeouts,
+};
+
+export const NewEndpoint = z.strictObject({
+  url: settings.url,
+  transport: settings.transport.default('http'),
+  event_types: settings.event_types.default([]),
+  description: settings.description.default(''),
+  signing_scheme: settings.signing_scheme.default('relay'),
+  secret: settings.secret.optional(),
+  rate_per_second: settings.rate_per_second.default(10),
+  burst: settings.burst.default(20),
+  max_in_flight: settings.max_in_flight.default(8),
+  retry_policy: settings.retry_policy.default(null),
+  timeouts: settings.timeouts.default(null),
+});
+
+export const EndpointPatch = z.strictObject(settings).partial();
+
+type Timeouts = z.output<typeof timeouts>;
+
+/** The URL as it will be dialled. Throws a 422 Problem naming the rule that forbids it; names are not resolved here. */
+export function requireDestination(url: string, config: ApiConfig): string {
+  const checked = checkDestination(url, config.destination);
+  if (checked.ok) return checked.url.href;
+  throw new Problem('endpoint_refused', `${checked.field}: ${checked.rule}`, {
+    errors: [{ field: checked.field, rule: checked.rule }],
+  });
+}
+
+/** Throws a 400 Problem when an endpoint's own limits exceed what its dispatchers are configured to allow. */
+export function requireTimeouts(timeouts: Timeouts | undefined, config: ApiConfig): void {
+  const ceilings = {
+    request_ms: config.requestTimeoutMs,
+    connect_ms: config.connectTimeoutMs,
+    idle_ms: config.idleTimeoutMs,
+  };
+  for (const [name, ceiling] of Object.entries(ceilings)) {
+    const asked = timeouts?.[name as keyof typeof ceilings];
+    if (asked !== undefined && asked > ceiling) {
+      throw invalid(`timeouts.${name}`, `must be at most ${ceiling}, the configured limit`);
+    }
+  }
+}

@@ -1,0 +1,261 @@
+import { randomBytes } from 'node:crypto';
+import { z } from 'zod';
+import { newSecret, validateSecret } from '../../../lib/domain/signing.ts';
+import { type ChangeResult, changeEndpoint } from '../../../lib/store/endpoint-change.ts';
+import {
+  createEndpoint,
+  deleteEndpoint,
+  disableEndpoint,
+  type Endpoint,
+  enableEndpoint,
+  findEndpoint,
+  listEndpoints,
+} from '../../../lib/store/endpoints.ts';
+import { idCursor } from '../http/cursor.ts';
+import { idParams, pageLimit } from '../http/fields.ts';
+import { pageById } from '../http/page.ts';
+import { invalid, Problem } from '../http/problem.ts';
+import { type Call, defineRoute, type Reply } from '../http/route.ts';
+import { EndpointPatch, NewEndpoint, requireDestination, requireTimeouts } from './endpoint-settings.ts';
+import { EndpointShape, NewEndpointShape, pageOf, RotationShape } from './shapes.ts';
+
+const tag = 'Endpoints';
+const absent = () => new Problem('endpoint_not_found', 'there is no endpoint of this id');
+
+export function shownEndpoint(endpoint: Endpoint) {
+  return {
+    id: endpoint.id,
+    tenant_id: endpoint.tenantId,
+    url: endpoint.url,
+    transport: endpoint.transport,
+    event_types: endpoint.eventTypes,
+    description: endpoint.description,
+    enabled: endpoint.enabled,
+    disabled_reason: endpoint.disabledReason,
+    disabled_at: endpoint.disabledAt,
+    signing_scheme: endpoint.signingScheme,
+    previous_secret_expires_at: endpoint.previousSecretExpiresAt,
+    rate_per_second: endpoint.ratePerSecond,
+    burst: endpoint.burst,
+    max_in_flight: endpoint.maxInFlight,
+    retry_policy: endpoint.retryPolicy,
+    timeouts: endpoint.timeouts,
+    paused_until: endpoint.pausedUntil,
+    version: endpoint.version,
+    created_at: endpoint.createdAt,
+    updated_at: endpoint.updatedAt,
+  };
+}
+
+const generateSecret = () => newSecret(randomBytes(32));
+
+type IdCall = Call<{ id: string }, Record<string, never>, Record<string, never>>;
+
+async function reply(endpoint: Promise<Endpoint | null>): Promise<Reply> {
+  const found = await endpoint;
+  if (!found) throw absent();
+  return { status: 200, json: shownEndpoint(found) };
+}
+
+const refOf = ({ tenantId, params }: Pick<IdCall, 'tenantId' | 'params'>) => ({ tenantId, id: params.id });
+
+async function create(
+  call: Call<Record<string, never>, Record<string, never>, z.output<typeof NewEndpoint>>,
+) {
+  const { context, tenantId, body } = call;
+  const url = requireDestination(body.url, context.config);
+  requireTimeouts(body.timeouts, context.config);
+  const secret = body.secret ?? generateSecret();
+  const unfit = validateSecret(body.signing_scheme, secret);
+  if (unfit !== null) throw invalid('secret', unfit);
+  const endpoint = await createEndpoint(context.db, context.config.secretKeys, {
+    tenantId,
+    url,
+    secret,
+    eventTypes: body.event_types,
+    description: body.description,
+    signingScheme: body.signing_scheme,
+    ratePerSecond: body.rate_per_second,
+    burst: body.burst,
+    maxInFlight: body.max_in_flight,
+    retryPolicy: body.retry_policy,
+    timeouts: body.timeouts,
+  });
+  if (!endpoint) throw new Problem('tenant_not_found', 'the tenant was deleted');
+  return { status: 201, json: { ...shownEndpoint(endpoint), secret } };
+}
+
+async function patch(
+  call: Call<{ id: string }, Record<string, never>, z.output<typeof EndpointPatch>>,
+): Promise<Reply> {
+  const { context, body } = call;
+  if (Object.keys(body).length === 0) return reply(findEndpoint(context.db, refOf(call)));
+  requireTimeouts(body.timeouts, context.config);
+  const change = {
+    url: body.url === undefined ? undefined : requireDestination(body.url, context.config),
+    eventTypes: body.event_types,
+    description: body.description,
+    signingScheme: body.signing_scheme,
+    secret: body.secret,
+    ratePerSecond: body.rate_per_second,
+    burst: body.burst,
+    maxInFlight: body.max_in_flight,
+    retryPolicy: body.retry_policy,
+    timeouts: body.timeouts,
+  };
+  const endpoint = requireChanged(await changeEndpoint(context.db, refOf(call), change, changeOptions(call)));
+  return { status: 200, json: shownEndpoint(endpoint) };
+}
+
+function changeOptions({ context }: Pick<IdCall, 'context'>) {
+  return { keys: context.config.secretKeys, overlapMs: context.config.secretOverlapMs };
+}
+
+function requireChanged(result: ChangeResult): Endpoint {
+  switch (result.kind) {
+    case 'changed':
+      return result.endpoint;
+    case 'not_found':
+      throw absent();
+    case 'unfit_secret':
+      throw invalid(result.field, result.rule);
+  }
+}
+
+const Rotation = z.strictObject({ secret: z.string({ error: 'must be text' }).optional() });
+
+async function rotate(
+  call: Call<{ id: string }, Record<string, never>, z.output<typeof Rotation>>,
+): Promise<Reply> {
+  const secret = call.body.secret ?? generateSecret();
+  const endpoint = requireChanged(
+    await changeEndpoint(call.context.db, refOf(call), { secret }, changeOptions(call)),
+  );
+  const json = {
+    id: endpoint.id,
+    secret,
+    previous_secret_expires_at: endpoint.previousSecretExpiresAt,
+    version: endpoint.version,
+  };
+  return { status: 200, json };
+}
+
+async function remove(call: IdCall): Promise<Reply> {
+  if (!(await deleteEndpoint(call.context.db, refOf(call)))) throw absent();
+  return { status: 204 };
+}
+
+const theEndpoint = [{ status: 200, description: 'The endpoint', schema: EndpointShape }];
+const ofOne = { access: 'manage', tag, params: idParams, problems: ['endpoint_not_found'] } as const;
+
+export const endpointRoutes = [
+  defineRoute(
+    {
+      name: 'createEndpoint',
+      method: 'post',
+      path: '/v1/endpoints',
+      access: 'manage',
+      tag,
+      summary: 'Register an endpoint',
+      description: 'The secret is shown in this answer only; without one of your own, one is made.',
+      body: NewEndpoint,
+      answers: [{ status: 201, description: 'The endpoint and its secret', schema: NewEndpointShape }],
+      problems: ['endpoint_refused'],
+    },
+    create,
+  ),
+  defineRoute(
+    {
+      name: 'listEndpoints',
+      method: 'get',
+      path: '/v1/endpoints',
+      access: 'read',
+      tag,
+      summary: 'List endpoints, oldest first',
+      query: z.strictObject({ limit: pageLimit(), cursor: idCursor() }),
+      answers: [{ status: 200, description: 'A page of endpoints', schema: pageOf(EndpointShape) }],
+    },
+    async ({ context, tenantId, query }) => {
+      const page = { after: query.cursor ?? null, limit: query.limit + 1 };
+      const found = await listEndpoints(context.db, tenantId, page);
+      return { status: 200, json: pageById(found, query.limit, shownEndpoint) };
+    },
+  ),
+  defineRoute(
+    {
+      ...ofOne,
+      name: 'getEndpoint',
+      method: 'get',
+      path: '/v1/endpoints/{id}',
+      access: 'read',
+      summary: 'Get an endpoint',
+      answers: theEndpoint,
+    },
+    (call) => reply(findEndpoint(call.context.db, refOf(call))),
+  ),
+  defineRoute(
+    {
+      ...ofOne,
+      name: 'changeEndpoint',
+      method: 'patch',
+      path: '/v1/endpoints/{id}',
+      summary: 'Change an endpoint',
+      description:
+        'What is not named stays. A change holds for every send that is claimed after it. A `secret` replaces the current one as rotate-secret does.',
+      body: EndpointPatch,
+      answers: theEndpoint,
+      problems: ['endpoint_not_found', 'endpoint_refused'],
+    },
+    patch,
+  ),
+  defineRoute(
+    {
+      ...ofOne,
+      name: 'deleteEndpoint',
+      method: 'delete',
+      path: '/v1/endpoints/{id}',
+      summary: 'Delete an endpoint',
+      description: 'What is still owed to it ends dead, `cancelled`; its history stays readable.',
+      answers: [{ status: 204, description: 'Deleted' }],
+    },
+    remove,
+  ),
+  defineRoute(
+    {
+      ...ofOne,
+      name: 'enableEndpoint',
+      method: 'post',
+      path: '/v1/endpoints/{id}/enable',
+      summary: 'Enable an endpoint',
+      answers: theEndpoint,
+    },
+    (call) => reply(enableEndpoint(call.context.db, refOf(call))),
+  ),
+  defineRoute(
+    {
+      ...ofOne,
+      name: 'disableEndpoint',
+      method: 'post',
+      path: '/v1/endpoints/{id}/disable',
+      summary: 'Disable an endpoint',
+      description: 'It is matched by no further event; what is owed to it waits until it is enabled.',
+      answers: theEndpoint,
+    },
+    (call) => reply(disableEndpoint(call.context.db, refOf(call), 'operator')),
+  ),
+  defineRoute(
+    {
+      ...ofOne,
+      name: 'rotateSecret',
+      method: 'post',
+      path: '/v1/endpoints/{id}/rotate-secret',
+      summary: 'Replace the signing secret',
+      description:
+        'The old secret signs beside the new one until `previous_secret_expires_at`. A second rotation in that time drops the oldest.',
+      body: Rotation,
+      bodyIsOptional: true,
+      answers: [{ status: 200, description: 'The new secret, shown once', schema: RotationShape }],
+    },
+    rotate,
+  ),
+];
