@@ -13,6 +13,14 @@ export interface InvariantReport {
   orphans: number;
 }
 
+export interface InvariantOptions {
+  /** False only counts. */
+  repair: boolean;
+  signal?: AbortSignal;
+  /** Runs each slice when its turn comes, so that a check of a large record leaves the database to the traffic. */
+  pace?: (slice: () => Promise<void>) => Promise<void>;
+}
+
 type Count = Exclude<keyof InvariantReport, 'deliveriesChecked'>;
 type Repairable = Exclude<Count, 'orphans'>;
 
@@ -47,10 +55,7 @@ type SliceRow = Suspect & { orphan: boolean; last: string; checked: number };
  * Compares record, queue and dead letters for every delivery, in slices by id, and repairs what is broken: lock first and look second, so
  * that a delivery that is being settled at this moment is no fault. `repair` false only counts.
  */
-export async function checkInvariants(
-  pool: Pool,
-  options: { repair: boolean; signal?: AbortSignal },
-): Promise<InvariantReport> {
+export async function checkInvariants(pool: Pool, options: InvariantOptions): Promise<InvariantReport> {
   const report: InvariantReport = {
     deliveriesChecked: 0,
     pendingWithoutQueueRow: 0,
@@ -59,27 +64,35 @@ export async function checkInvariants(
     deadLetterWithoutDead: 0,
     orphans: 0,
   };
-  let after = FIRST;
-  while (!options.signal?.aborted) {
+  const state: Walk = { after: FIRST, more: true };
+  await walk(options, state, async () => {
     const { rows } = await pool.query<SliceRow>({
       name: 'relay_invariant_slice',
       text: SUSPECTS,
-      values: [after],
+      values: [state.after],
     });
     const [first] = rows;
-    if (!first) break;
-    after = first.last;
+    state.more = first !== undefined;
+    if (!first) return;
+    state.after = first.last;
     report.deliveriesChecked += first.checked;
     report.orphans += rows.filter((row) => row.orphan).length;
-    await judge(
-      pool,
-      rows.filter((row) => faultOf(row) !== null).map((row) => row.id),
-      report,
-      options.repair,
-    );
-  }
+    const suspects = rows.filter((row) => faultOf(row) !== null).map((row) => row.id);
+    await judge(pool, suspects, report, options.repair);
+  });
   await judgeStrays(pool, report, options);
   return report;
+}
+
+interface Walk {
+  after: string;
+  more: boolean;
+}
+
+/** Takes slices one after the other, each when its turn comes, until one says that there is no more. */
+async function walk(options: InvariantOptions, state: Walk, slice: () => Promise<void>): Promise<void> {
+  const pace = options.pace ?? ((paced) => paced());
+  while (state.more && !options.signal?.aborted) await pace(slice);
 }
 
 function faultOf(row: Suspect): Repairable | null {
@@ -138,29 +151,26 @@ const STRAYS: readonly { fault: Repairable; table: string }[] = [
   { fault: 'deadLetterWithoutDead', table: 'relay.dead_letters' },
 ];
 
-async function judgeStrays(
-  pool: Pool,
-  report: InvariantReport,
-  options: { repair: boolean; signal?: AbortSignal },
-): Promise<void> {
+async function judgeStrays(pool: Pool, report: InvariantReport, options: InvariantOptions): Promise<void> {
   for (const { fault, table } of STRAYS) {
-    let after = FIRST;
-    while (!options.signal?.aborted) {
+    const state: Walk = { after: FIRST, more: true };
+    await walk(options, state, async () => {
       const { rows } = await pool.query<{ last: string | null; strays: string[] }>(
         `with slice as materialized (select delivery_id from ${table} where delivery_id > $1 order by delivery_id limit ${SLICE})
          select max(s.delivery_id::text) as last,
            coalesce(array_agg(s.delivery_id) filter (where d.id is null), '{}') as strays
          from slice s left join relay.deliveries d on d.id = s.delivery_id`,
-        [after],
+        [state.after],
       );
       const [row] = rows;
-      if (!row?.last) break;
-      after = row.last;
+      state.more = row?.last !== null && row !== undefined;
+      if (!row?.last) return;
+      state.after = row.last;
       report[fault] += row.strays.length;
       if (options.repair && row.strays.length > 0) {
         await pool.query(`delete from ${table} where delivery_id = any($1::uuid[])`, [row.strays]);
       }
-    }
+    });
   }
 }
 

@@ -30,6 +30,8 @@ export interface AttemptContext {
   settler: Settler;
   metrics: DeliveryMetrics;
   log: Logger;
+  /** For the one line of each attempt. */
+  lines: Logger;
   leaseMs: number;
   retryPolicy: RetryPolicy;
   headerPrefix: string;
@@ -134,7 +136,7 @@ function sendRecord(
 }
 
 function observe(
-  { metrics, log }: AttemptContext,
+  { metrics, lines }: AttemptContext,
   job: Job,
   outcome: Outcome,
   result: SendResult,
@@ -149,7 +151,7 @@ function observe(
   if (outcome.class === 'success')
     metrics.acceptToDelivered.observe((claim.ageMs + waitedMs + result.durationMs) / 1000);
   if (result.kind === 'failure' && result.failure === 'refused') metrics.refused.inc();
-  log.info(
+  lines.info(
     {
       delivery_id: claim.deliveryId,
       event_id: claim.eventId,

@@ -26,6 +26,8 @@ const LEAVE_LIMIT_MS = 2_000;
 export interface DispatcherOptions {
   config: DispatcherConfig;
   log: Logger;
+  /** For the one line of each attempt. */
+  lines: Logger;
   version: string;
 }
 
@@ -36,6 +38,7 @@ export interface DispatcherOptions {
 export async function startDispatcher({
   config,
   log,
+  lines,
   version,
 }: DispatcherOptions): Promise<RunningService & { metricsUrl: string }> {
   await requireCurrentSchema(config.databaseUrl);
@@ -72,6 +75,7 @@ export async function startDispatcher({
     settler,
     metrics: counted,
     log,
+    lines,
     leaseMs: config.leaseMs,
     retryPolicy: config.retryPolicy,
     headerPrefix: config.headerPrefix,

@@ -1,3 +1,4 @@
+import Bottleneck from 'bottleneck';
 import type pg from 'pg';
 import type { RedisLink } from '../../lib/broker/link.ts';
 import {
@@ -18,6 +19,8 @@ const CONSUMERS_EVERY_MS = 30_000;
 const HOURLY_MS = 3_600_000;
 const DEAD_CONSUMER_IDLE_MS = 60_000;
 const STANDBY_CHECK_MS = 500;
+/** Slices of the daily check begin at least this far apart, so that it never takes more of the database than traffic leaves. */
+const CHECK_SLICE_EVERY_MS = 50;
 
 export interface UpkeepOptions {
   pool: pg.Pool;
@@ -33,6 +36,7 @@ export interface UpkeepOptions {
 export class Upkeep {
   readonly loops: readonly Loop[];
   readonly #options: UpkeepOptions;
+  readonly #checkPace = new Bottleneck({ maxConcurrent: 1, minTime: CHECK_SLICE_EVERY_MS });
   #gauges: QueueGauges = EMPTY_GAUGES;
 
   constructor(options: UpkeepOptions) {
@@ -103,7 +107,11 @@ export class Upkeep {
 
   async #checkInvariants(signal: AbortSignal): Promise<void> {
     const { pool, metrics, log } = this.#options;
-    const report = await checkInvariants(pool, { repair: true, signal });
+    const report = await checkInvariants(pool, {
+      repair: true,
+      signal,
+      pace: (slice) => this.#checkPace.schedule(slice),
+    });
     const found = violations(report);
     metrics.violations.inc(found);
     if (found > 0)
