@@ -12,7 +12,8 @@ export function text(max: number, min = 0) {
     })
     .refine((value) => !UNSTORABLE.test(value), {
       error: 'must not hold the character U+0000 or half of a surrogate pair',
-    });
+    })
+    .meta({ minLength: min, maxLength: max });
 }
 
 export function uuid() {
@@ -46,7 +47,12 @@ export function number(range: { min: number; max: number; whole?: boolean; above
         (range.above ? value > range.min : value >= range.min) &&
         (!range.whole || Number.isInteger(value)),
       { error: rule },
-    );
+    )
+    .meta({
+      type: range.whole ? 'integer' : 'number',
+      maximum: range.max,
+      ...(range.above ? { exclusiveMinimum: range.min } : { minimum: range.min }),
+    });
 }
 
 export const MAX_PAGE = 500;

@@ -49,22 +49,18 @@ export const NewKeyShape = z
   })
   .meta({ id: 'NewKey' });
 
-export const RetryPolicyShape = z
-  .strictObject({
-    max_attempts: z.int().optional(),
-    base_ms: z.int().optional(),
-    factor: z.number().optional(),
-    cap_ms: z.int().optional(),
-  })
-  .meta({ id: 'RetryPolicy' });
+export const RetryPolicyShape = z.strictObject({
+  max_attempts: z.int().optional(),
+  base_ms: z.int().optional(),
+  factor: z.number().optional(),
+  cap_ms: z.int().optional(),
+});
 
-export const TimeoutsShape = z
-  .strictObject({
-    request_ms: z.int().optional(),
-    connect_ms: z.int().optional(),
-    idle_ms: z.int().optional(),
-  })
-  .meta({ id: 'Timeouts' });
+export const TimeoutsShape = z.strictObject({
+  request_ms: z.int().optional(),
+  connect_ms: z.int().optional(),
+  idle_ms: z.int().optional(),
+});
 
 export const EndpointShape = z
   .strictObject({
