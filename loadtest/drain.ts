@@ -74,6 +74,6 @@ async function firstArrival(run: Run): Promise<void> {
   while ((await receiverSummary(run.fleet.receiver)).delivered === 0) {
     run.fleet.check();
     if (Date.now() > deadline) throw new Error("nothing arrived within a minute of the dispatchers' start");
-    await sleep(5);
+    await sleep(20);
   }
 }

@@ -62,11 +62,13 @@ export async function privateFleet(target: PrivateTarget, teardown: Teardown): P
   };
   const services: Service[] = [];
   const start = (role: Role, count: number) =>
-    startServices(role, count, { shared, directory, teardown, services });
+    startServices(role, count, { shared, directory, teardown, services, profile: target.profile });
 
-  const [receiver] = await start('receiver', 1);
-  const apis = await start('api', target.apis);
-  await start('reconciler', 1);
+  const [[receiver], apis] = await Promise.all([
+    start('receiver', 1),
+    start('api', target.apis),
+    start('reconciler', 1),
+  ]);
   return {
     apis,
     key: await createTenantKey(apis[0]!, adminKey),
@@ -109,6 +111,7 @@ interface Starting {
   directory: string;
   teardown: Teardown;
   services: Service[];
+  profile: readonly string[];
 }
 
 const BIND_SETTING: Record<Role, string> = {
@@ -120,14 +123,15 @@ const BIND_SETTING: Record<Role, string> = {
 
 /** Starts processes of one role at once and returns their URLs. */
 function startServices(role: Role, count: number, starting: Starting): Promise<string[]> {
-  const { shared, directory, teardown, services } = starting;
+  const { shared, directory, teardown, services, profile } = starting;
   return Promise.all(
     Array.from({ length: count }, async (_, n) => {
       const bind = `127.0.0.1:${await freePort()}`;
       const url = `http://${bind}`;
       const env = { ...shared, [BIND_SETTING[role]]: bind };
       const name = count === 1 ? role : `${role}-${n + 1}`;
-      const service = await startService({ role, name, healthUrl: `${url}/healthz` }, env, directory);
+      const process = { role, name, healthUrl: `${url}/healthz`, profile: profile.includes(role) };
+      const service = await startService(process, env, directory);
       services.push(service);
       teardown.add(() => service.stop());
       return url;

@@ -55,6 +55,7 @@ describe('the command line', () => {
     [['sustained', '--unheard-of']],
     [['sustained', '--env', 'NOVALUE']],
     [['ingest', '--loop', 'neither']],
+    [['drain', '--profile', 'postgres']],
     [['sustained', '--api', 'http://127.0.0.1:1']],
     [['sustained', '--api', 'https://127.0.0.1:1', '--key', 'k', '--receiver', 'http://r:9']],
     [['drain', '--api', 'http://127.0.0.1:1', '--key', 'k', '--receiver', 'http://r:9']],

@@ -27,6 +27,8 @@ The fleet (private, started and stopped by the run)
   --pg NAME=VALUE                    a setting of the Postgres server; may be repeated
   --statements                       load pg_stat_statements and list the dearest statements
   --keep                             keep data and logs under .relay/loadtest
+  --profile ROLE                     write CPU profiles of a role's processes there (api, dispatcher, reconciler or
+                                     receiver; may be repeated; implies --keep; costs some speed)
 
 A fleet that runs already
   --api URL[,URL]  --key KEY         its API and a key with the scopes events:write and manage
@@ -66,6 +68,7 @@ export interface PrivateTarget {
   postgresSettings: Record<string, string>;
   statements: boolean;
   keep: boolean;
+  profile: readonly string[];
 }
 
 export interface RunningTarget {
@@ -142,6 +145,7 @@ function read(args: readonly string[]) {
     pg: many,
     statements: flag,
     keep: flag,
+    profile: many,
   };
   const running = { api: text, key: text, receiver: text, database: text };
   try {
@@ -172,7 +176,8 @@ function privateTarget(values: Values): PrivateTarget {
     env: pairs('env', values.env ?? []),
     postgresSettings: pairs('pg', values.pg ?? []),
     statements: values.statements ?? false,
-    keep: values.keep ?? false,
+    keep: values.keep === true || values.profile !== undefined,
+    profile: (values.profile ?? []).map(roleOf),
   };
 }
 
@@ -190,6 +195,11 @@ function runningTarget(mode: Mode, values: Values): RunningTarget {
     receiver: values.receiver.replace(/\/$/, ''),
     database: values.database ?? null,
   };
+}
+
+function roleOf(word: string): string {
+  if (['api', 'dispatcher', 'reconciler', 'receiver'].includes(word)) return word;
+  throw new UsageError(`--profile takes api, dispatcher, reconciler or receiver, and got ${word}`);
 }
 
 function loopsOf(word: string): ('closed' | 'open')[] {

@@ -22,7 +22,7 @@ export const EVENT_TYPE = 'loadtest.ping';
 const REQUEST_TIMEOUT_MS = 30_000;
 /** A second send of something already delivered shows up late, so the count waits a little after the last arrival. */
 const DUPLICATE_WATCH_MS = 2_000;
-const POLL_MS = 50;
+const POLL_MS = 200;
 
 /** What the modes share: the fleet, what they look at, and where they say how it goes. */
 export interface Run {

@@ -21,7 +21,7 @@ const LOG_TAIL_BYTES = 2000;
 
 /** Starts a built service and waits until `healthUrl` answers 200. Rejects, with the end of its log, when it does not. */
 export async function startService(
-  service: { role: Role; name: string; healthUrl: string },
+  service: { role: Role; name: string; healthUrl: string; profile?: boolean },
   env: Record<string, string>,
   directory: string,
 ): Promise<Service> {
@@ -29,7 +29,8 @@ export async function startService(
   const logFile = join(directory, `${name}.log`);
   const main = join(projectRoot(), 'dist', 'services', role, 'main.js');
   const settings = Object.entries(env).map(([key, value]) => `${key}=${value}`);
-  const child = startChildServer([process.execPath, '--enable-source-maps', main], {
+  const profiling = service.profile ? ['--cpu-prof', `--cpu-prof-dir=${directory}`] : [];
+  const child = startChildServer([process.execPath, '--enable-source-maps', ...profiling, main], {
     wrapper: ['env', ...settings],
     logFile,
     deathSignal: 'TERM',
