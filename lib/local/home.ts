@@ -39,8 +39,9 @@ export async function freePort(): Promise<number> {
   return port;
 }
 
-export async function canListen(port: number): Promise<boolean> {
-  return (await listenOnce(port)) !== null;
+/** Tells whether a port is free this moment. */
+export async function canListen(port: number, host = '127.0.0.1'): Promise<boolean> {
+  return (await listenOnce(port, host)) !== null;
 }
 
 /** The directory that holds package.json, whether this file runs from source or from dist. */
@@ -54,11 +55,11 @@ export function projectRoot(): string {
   return directory;
 }
 
-function listenOnce(port: number): Promise<number | null> {
+function listenOnce(port: number, host = '127.0.0.1'): Promise<number | null> {
   return new Promise((resolve) => {
     const server = createServer();
     server.once('error', () => resolve(null));
-    server.listen(port, '127.0.0.1', () => {
+    server.listen(port, host, () => {
       const address = server.address();
       server.close(() => resolve(typeof address === 'object' && address !== null ? address.port : null));
     });

@@ -23,8 +23,17 @@ const REDACT = SECRET_FIELDS.flatMap((field) => [field, `*.${field}`, `*.*.${fie
 export function createLogger(options: LogOptions): Logger {
   return pino(
     { ...common(options), redact: { paths: REDACT, censor: '<redacted>' } },
-    isText(options) ? prettyStream() : destination({ dest: 1, sync: true }),
+    options.write
+      ? handOver(options.write, isText(options))
+      : isText(options)
+        ? prettyStream()
+        : destination({ dest: 1, sync: true }),
   );
+}
+
+function handOver(write: (line: string) => void, asText: boolean): DestinationStream {
+  const format = asText ? pinoPretty().prettyFactory(PRETTY) : (line: string) => line;
+  return { write: (line) => write(format(line)) };
 }
 
 const FLUSH_EVERY_MS = 250;
@@ -34,6 +43,7 @@ const FLUSH_EVERY_MS = 250;
  * dispatcher's time), and it writes a few KiB at once, a quarter of a second late at most: what it says is in the database too.
  */
 export function createLineLogger(options: LogOptions): Logger {
+  if (options.write) return pino(common(options), handOver(options.write, isText(options)));
   if (isText(options)) return pino(common(options), prettyStream());
   const stream = destination({ dest: 1, sync: true, minLength: 4096 });
   setInterval(() => stream.flush(), FLUSH_EVERY_MS).unref();

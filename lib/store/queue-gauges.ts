@@ -40,3 +40,12 @@ export async function ensureAttemptPartitions(pool: Pool, daysAhead: number): Pr
   ]);
   return rows[0]?.made ?? 0;
 }
+
+/** How many deliveries are owed, counted up to `limit` only: a backlog must not make asking dear. */
+export async function countQueue(pool: Pool, limit: number): Promise<number> {
+  const { rows } = await pool.query<{ owed: number }>(
+    'select count(*)::integer as owed from (select from relay.queue limit $1) q',
+    [limit],
+  );
+  return rows[0]?.owed ?? 0;
+}

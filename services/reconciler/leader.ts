@@ -49,8 +49,7 @@ export class Leader {
 
   async stop(): Promise<void> {
     await this.loop.stop();
-    await this.#session?.release().catch(() => undefined);
-    this.#session = null;
+    await this.#resign();
   }
 
   async #round(): Promise<number> {
