@@ -8,6 +8,7 @@ import { safeSnippet } from '../../lib/domain/snippet.ts';
 import type { DeliveryMetrics } from '../../lib/metrics/delivery.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { type Claim, readPayload } from '../../lib/store/claims.ts';
+import { disableGoneEndpoint } from '../../lib/store/endpoint-health.ts';
 import type { SendRecord } from '../../lib/store/settle.ts';
 import type { Destination, Unusable } from './endpoint-cache.ts';
 import { outboundHeaders } from './outbound.ts';
@@ -112,8 +113,19 @@ export function record(context: AttemptContext, job: Job, result: SendResult, st
   else {
     context.metrics.dead[step.reason].inc();
     context.settler.finish({ ...fence, status: 'dead', reason: step.reason, send });
+    if (step.reason === 'gone') void disableGone(context, claim.endpointId);
   }
   observe(context, job, outcome, result, startedAt);
+}
+
+// 410 says that nobody listens here any more. Failing to write that costs one more 410.
+async function disableGone({ pool, log }: AttemptContext, endpointId: string): Promise<void> {
+  try {
+    if (await disableGoneEndpoint(pool, endpointId))
+      log.warn({ endpoint_id: endpointId }, 'an endpoint answered 410: it is disabled');
+  } catch (error) {
+    log.warn({ err: error, endpoint_id: endpointId }, 'an endpoint answered 410 and could not be disabled');
+  }
 }
 
 function sendRecord(

@@ -130,11 +130,13 @@ export async function startDispatcher({
     idleMs: config.pollIntervalMs,
     log,
   }).start();
+  const stuckness = new Stuckness(log);
   const expiry = new Loop({
     name: 'local-wait',
     log,
     round: async () => {
       workshop.expireWaits();
+      stuckness.note(settler.stuck);
       intake.pump();
       return EXPIRE_EVERY_MS;
     },
@@ -159,9 +161,11 @@ export async function startDispatcher({
     async stop() {
       const deadline = performance.now() + config.shutdownDeadlineMs;
       const left = () => Math.max(0, deadline - performance.now());
+      // Nothing is begun from here on; what is claimed but not begun goes back at once.
+      const sent = workshop.stop(left());
       await Promise.all([source?.stopReading(), poll.stop()]);
       const unclaimed: Announced[] = await intake.stop();
-      await Promise.all([workshop.stop(left()), source?.leave(unclaimed)]);
+      await Promise.all([sent, source?.leave(unclaimed)]);
       const unwritten = await settler.drain(left() + LEAVE_LIMIT_MS);
       if (workshop.inFlight > 0 || unwritten > 0) {
         log.warn(
@@ -176,6 +180,24 @@ export async function startDispatcher({
       log.info('dispatcher stopped');
     },
   };
+}
+
+/** Says once when outcomes can no longer be written, and once when they can. */
+class Stuckness {
+  readonly #log: Logger;
+  #stuck = false;
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
+
+  note(stuck: boolean): void {
+    if (stuck === this.#stuck) return;
+    this.#stuck = stuck;
+    if (stuck)
+      this.#log.error('outcomes could not be written for 2 s: nothing new is claimed until they are');
+    else this.#log.info('outcomes are written again: claiming goes on');
+  }
 }
 
 function createPools(config: DispatcherConfig, log: Logger) {

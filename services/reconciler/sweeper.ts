@@ -6,6 +6,7 @@ import { RECLAIM_GRACE_MS } from '../../lib/domain/limits.ts';
 import type { ReconcileMetrics } from '../../lib/metrics/reconcile.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { unannounce } from '../../lib/store/ingest.ts';
+import { reannounceLost } from '../../lib/store/reannounce.ts';
 import {
   announceDue,
   endOwed,
@@ -44,6 +45,10 @@ export class Sweeper {
   #lastRoundAt = Number.NEGATIVE_INFINITY;
   #steadySince = Number.POSITIVE_INFINITY;
   #behindSince: number | null = null;
+  /** How far the group had read, on Redis's clock, ms. */
+  #readUntilMs = 0;
+  /** Announcements up to here were lost with a flushed stream and are being made again; null when there are none. */
+  #lostUntil: Date | null = null;
 
   constructor(options: SweeperOptions) {
     this.#options = options;
@@ -89,14 +94,32 @@ export class Sweeper {
     // In poll mode every dispatcher looks for itself, and due rows are not written to.
     if (!link || pollMode()) return { count: 0, cursor: null };
     const drained = await this.#drainedUntil(link);
+    const lost = await this.#announceLost(link, sweep.limit);
     const { ids, stalled, cursor } = await announceDue(client, { ...sweep, drainedUntil: drained });
-    const failed = await announce(link, ids);
-    if (failed.length > 0) await unannounce(client, failed);
+    await this.#putOnStream(link, ids);
     metrics.announced.due.inc(ids.length - stalled);
     metrics.announced.stalled.inc(stalled);
     if (stalled > 0)
       log.warn({ deliveries: stalled }, 'announced deliveries were not picked up; announced again');
-    return { count: ids.length, cursor };
+    return { count: Math.max(ids.length, lost), cursor };
+  }
+
+  /** After a flush nobody needs to wait until the lost announcements look stalled: they are known to be lost. */
+  async #announceLost(link: RedisLink, limit: number): Promise<number> {
+    const { client, metrics, log } = this.#options;
+    if (!this.#lostUntil) return 0;
+    const ids = await reannounceLost(client, { limit, until: this.#lostUntil });
+    await this.#putOnStream(link, ids);
+    if (ids.length < limit) this.#lostUntil = null;
+    metrics.announced.stalled.inc(ids.length);
+    if (ids.length > 0)
+      log.warn({ deliveries: ids.length }, 'announcements lost with a flushed stream were made again');
+    return ids.length;
+  }
+
+  async #putOnStream(link: RedisLink, ids: readonly string[]): Promise<void> {
+    const failed = await announce(link, ids);
+    if (failed.length > 0) await unannounce(this.#options.client, failed);
   }
 
   async #drainedUntil(link: RedisLink): Promise<Date | null> {
@@ -106,6 +129,7 @@ export class Sweeper {
     // Half of the way there and back is the moment at which Redis read its clock.
     const databaseNow = now.getTime() + (performance.now() - askedAt) / 2;
     this.#noteBehind(state);
+    this.#noteFlush(state, now);
     return drainedUntil(state, now, databaseNow - state.redisNowMs);
   }
 
@@ -120,6 +144,16 @@ export class Sweeper {
     this.#behindSince = null;
   }
 
+  /** A group that has read less than before is a new one: the stream was flushed, or Redis came back empty. */
+  #noteFlush(state: StreamState, now: Date): void {
+    const readUntilMs = state.readUntilMs ?? 0;
+    if (readUntilMs < this.#readUntilMs) {
+      this.#lostUntil = now;
+      this.#options.log.warn('the stream was flushed: what was announced on it is announced again');
+    }
+    this.#readUntilMs = readUntilMs;
+  }
+
   #noteGap(): void {
     if (performance.now() - this.#lastRoundAt > RECLAIM_GRACE_MS)
       this.#steadySince = Number.POSITIVE_INFINITY;
@@ -131,20 +165,20 @@ export class Sweeper {
   }
 
   #advance(full: boolean, reached: Date | null, now: Date): void {
-    const next = full ? reached : now;
+    const next = full ? reached : back(now);
     if (this.#fullPass !== undefined) {
-      this.#fullPass = full ? later(this.#fullPass, back(next)) : undefined;
+      this.#fullPass = full ? later(this.#fullPass, next) : undefined;
       if (!full) this.#fullPassAt = performance.now();
     } else if (performance.now() - this.#fullPassAt > FULL_PASS_EVERY_MS) {
       this.#fullPass = null;
     }
-    this.#cursor = later(this.#cursor, back(next));
+    this.#cursor = later(this.#cursor, next);
   }
 }
 
 /** Transactions commit out of order, so a walk begins a little before where the last one ended. */
-function back(moment: Date | null): Date | null {
-  return moment && new Date(moment.getTime() - OVERLAP_MS);
+function back(moment: Date): Date {
+  return new Date(moment.getTime() - OVERLAP_MS);
 }
 
 function later(a: Date | null, b: Date | null): Date | null {
