@@ -457,14 +457,4 @@ describe('a batch', () => {
       expect(await Promise.all(ids.map(snapshotOf))).toEqual(before);
     },
   );
-
-  it('in which an id stands twice, under a lost lease and a fresh one, writes the fresh one', async () => {
-    const [twice, other] = await givenOwed(pool, 2);
-    const stale = await givenClaimed(pool, twice!);
-    await reclaim(twice!);
-    const fresh = await givenClaimed(pool, twice!);
-    const ends = [success(stale), success(await givenClaimed(pool, other!)), success(fresh)];
-    expect([...(await finish(pool, ends, PROCESS))].sort()).toEqual([twice, other].sort());
-    expect(await deliveryRow(pool, twice!)).toMatchObject({ status: 'succeeded', sends: 1 });
-  });
 });

@@ -117,34 +117,12 @@ logged as (
 select delivery_id from kept`;
 
 /**
- * Ends deliveries: each delivery's outcome, its log row, its dead letter, and its queue row gone, in one statement. Returns the
- * ids that were written; the others had lost their lease and are unchanged. Throws what Postgres reported (nothing was written) or a
- * connection error (unknown; writing again is safe, because the token fences it).
+ * Ends deliveries: each delivery's outcome, its log row, its dead letter, and its queue row gone, in one statement. An id must
+ * stand once in a batch: values are found by its first place. Returns the ids that were written; the others had lost their lease and are
+ * unchanged. Throws what Postgres reported (nothing was written) or a connection error (unknown; writing again is safe, because the
+ * token fences it).
  */
-export function finish(pool: Pool, batch: readonly Finish[], options: SettleOptions): Promise<Set<string>> {
-  return eachIdOnce(batch, (part) => writeFinish(pool, part, options));
-}
-
-/** Keeps deliveries owed: a retry, a deferral or a release. Fenced and reported like `finish`. */
-export function keep(pool: Pool, batch: readonly Keep[], options: SettleOptions): Promise<Set<string>> {
-  return eachIdOnce(batch, (part) => writeKeep(pool, part, options));
-}
-
-// Values are found by an id's first place. A process that lost a lease and won the row again may hold two results for one id, and the
-// stale one would hide the other.
-async function eachIdOnce<T extends Fence>(
-  batch: readonly T[],
-  write: (part: readonly T[]) => Promise<Set<string>>,
-): Promise<Set<string>> {
-  const seen = new Set<string>();
-  const again = batch.filter(({ deliveryId }) => seen.size === seen.add(deliveryId).size);
-  if (again.length === 0) return write(batch);
-  const written = await write(batch.filter((item) => !again.includes(item)));
-  for (const id of await eachIdOnce(again, write)) written.add(id);
-  return written;
-}
-
-async function writeFinish(
+export async function finish(
   pool: Pool,
   batch: readonly Finish[],
   options: SettleOptions,
@@ -164,7 +142,8 @@ async function writeFinish(
   return new Set(rows.map((row) => row.delivery_id));
 }
 
-async function writeKeep(pool: Pool, batch: readonly Keep[], options: SettleOptions): Promise<Set<string>> {
+/** Keeps deliveries owed: a retry, a deferral or a release. Fenced and reported like `finish`. */
+export async function keep(pool: Pool, batch: readonly Keep[], options: SettleOptions): Promise<Set<string>> {
   const sends = sendArrays(batch.map((item) => (item.kind === 'retry' ? item.send : null)));
   sends[0] = batch.map(loggedClass);
   const { rows } = await pool.query<{ delivery_id: string }>({

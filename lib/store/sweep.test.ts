@@ -114,7 +114,7 @@ describe('what is due', () => {
     expect((await announce()).ids).toEqual([locked]);
   });
 
-  it('is taken in slices, oldest look first, each beginning near the end of the one before', async () => {
+  it('is taken in slices, oldest look first, each beginning where the one before ended', async () => {
     const ids = await givenOwed(pool, 10, { announced: false });
     await Promise.all(ids.map((id, n) => age(pool, [id], 100_000 - n * 5_000)));
     const first = await announce(null, { limit: 4, from: null });
@@ -122,8 +122,8 @@ describe('what is due', () => {
     const second = await announceDue(leader, { limit: 100, from: first.cursor, drainedUntil: null });
     expect([...second.ids].sort()).toEqual(ids.slice(4));
     const now = await databaseNow();
-    expect(now.getTime() - second.cursor!.getTime()).toBeGreaterThanOrEqual(3_000);
-    expect(now.getTime() - second.cursor!.getTime()).toBeLessThan(10_000);
+    expect(now.getTime() - second.cursor!.getTime()).toBeGreaterThanOrEqual(0);
+    expect(now.getTime() - second.cursor!.getTime()).toBeLessThan(5_000);
   });
 
   it('lies before the cursor is found by a full pass only', async () => {

@@ -152,11 +152,9 @@ export interface Announcement {
   ids: string[];
   /** How many of them had been announced before. */
   stalled: number;
-  /** Where the next round may begin: a little before what this one saw, because transactions commit out of order. */
+  /** How far this walk came. Transactions commit out of order, so the next must begin a little before it. */
   cursor: SweepCursor;
 }
-
-const CURSOR_OVERLAP_MS = 3_000;
 
 /**
  * Marks due rows as announced and returns their ids, to be put on the stream after this commit. `drainedUntil` is the moment up to
@@ -179,12 +177,7 @@ export async function announceDue(
   const [row] = rows;
   if (!row) return { ids: [], stalled: 0, cursor: options.from };
   const full = row.ids.length >= options.limit;
-  const reached = full ? row.last_look : row.read_at;
-  return {
-    ids: row.ids,
-    stalled: row.stalled,
-    cursor: reached ? new Date(reached.getTime() - CURSOR_OVERLAP_MS) : options.from,
-  };
+  return { ids: row.ids, stalled: row.stalled, cursor: full ? (row.last_look ?? options.from) : row.read_at };
 }
 
 const SURFACE = `
