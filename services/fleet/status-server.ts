@@ -3,6 +3,7 @@ import type { AddressInfo } from 'node:net';
 import type pg from 'pg';
 import type { Registry } from '../../lib/metrics/registry.ts';
 import type { Loop } from '../../lib/runtime/loop.ts';
+import { pingDatabase } from '../../lib/store/readiness.ts';
 
 /** A loop that has not had a good round for this long turns: it runs often, so something holds it. */
 const LOOP_STUCK_MS = 60_000;
@@ -76,7 +77,7 @@ async function databaseCheck(pool: pg.Pool): Promise<Check> {
     timer = setTimeout(() => reject(new Error('no answer within 2 s')), DATABASE_LIMIT_MS);
   });
   try {
-    await Promise.race([pool.query('select 1'), late]);
+    await Promise.race([pingDatabase(pool), late]);
     return { status: 'pass', detail: 'answers' };
   } catch (error) {
     return { status: 'fail', detail: error instanceof Error ? error.message : 'no answer' };
