@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, rmSync } from 'node:fs';
+import { mkdirSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { freePort, projectRoot } from '../lib/local/home.ts';
 import { startPostgres } from '../lib/local/postgres.ts';
@@ -140,8 +140,27 @@ function startServices(role: Role, count: number, starting: Starting): Promise<s
 }
 
 function makeDirectory(teardown: Teardown, keep: boolean): string {
-  const directory = join(projectRoot(), '.relay', 'loadtest', String(process.pid));
+  const parent = join(projectRoot(), '.relay', 'loadtest');
+  const directory = join(parent, keep ? `kept-${process.pid}` : String(process.pid));
   mkdirSync(directory, { recursive: true });
+  removeAbandoned(parent);
   if (!keep) teardown.add(() => rmSync(directory, { recursive: true, force: true }));
   return directory;
+}
+
+/** A run that was killed leaves gigabytes behind. */
+function removeAbandoned(parent: string): void {
+  for (const name of readdirSync(parent)) {
+    if (/^\d+$/.test(name) && !alive(Number(name)))
+      rmSync(join(parent, name), { recursive: true, force: true });
+  }
+}
+
+function alive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
 }
