@@ -25,7 +25,6 @@ import { Readiness } from './readiness.ts';
 import { routes } from './routes.ts';
 import { ApiServer } from './server.ts';
 
-/** How long a stopping API goes on serving, so that clients and proxies move on before its door is shut. */
 const LAME_DUCK_MS = 1_000;
 /** What is kept of the shutdown deadline for everything that follows the last answer. */
 const LEAVE_MS = 1_500;
@@ -35,19 +34,22 @@ const ALONE_CONNECTIONS = 4;
 export interface ApiOptions {
   config: ApiConfig;
   log: Logger;
+  /** How long a stopping API goes on serving, so that clients and proxies move on before its door is shut, ms. */
+  lameDuckMs?: number;
 }
 
 /**
  * Starts an API: any number of them may run. Throws when the schema is behind, a secret's key is missing, nobody could be let in, or the
  * database is away.
  */
-export async function startApi({ config, log }: ApiOptions): Promise<RunningService & { url: string }> {
+export async function startApi(options: ApiOptions): Promise<RunningService & { url: string }> {
+  const { config, log } = options;
   await requireCurrentSchema(config.databaseUrl);
   const pools = createPools(config, log);
   try {
     await requireSecretKeys(pools.general, config.secretKeys);
     await requireSomebody(pools.general, config);
-    return await start(config, log, pools);
+    return await start(options, pools);
   } catch (error) {
     await endPools(pools);
     throw error;
@@ -55,8 +57,7 @@ export async function startApi({ config, log }: ApiOptions): Promise<RunningServ
 }
 
 async function start(
-  config: ApiConfig,
-  log: Logger,
+  { config, log, lameDuckMs = LAME_DUCK_MS }: ApiOptions,
   pools: Pools,
 ): Promise<RunningService & { url: string }> {
   if (!config.authRequired) log.warn('RELAY_AUTH is off: whoever reaches this port may do everything');
@@ -106,7 +107,7 @@ async function start(
     async stop() {
       const deadline = performance.now() + config.shutdownDeadlineMs;
       const left = () => Math.max(0, deadline - performance.now());
-      await server.drain({ lameDuckMs: LAME_DUCK_MS, deadlineMs: Math.max(0, left() - LEAVE_MS) });
+      await server.drain({ lameDuckMs, deadlineMs: Math.max(0, left() - LEAVE_MS) });
       const leave = async () => {
         await acceptor.close();
         await Promise.all([context.keyUsage.stop(), member.stop()]);

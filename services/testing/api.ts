@@ -46,7 +46,7 @@ export async function startTestApi(databaseUrl: string, env: Record<string, stri
     ...env,
   });
   const log = createLogger({ service: 'api', level: config.logLevel, format: 'json' });
-  const api = await startApi({ config, log });
+  const api = await startApi({ config, log, lameDuckMs: 0 });
   return { ...api, config, call: caller(api.url) };
 }
 

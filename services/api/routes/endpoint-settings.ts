@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import type { ApiConfig } from '../../../lib/config/api.ts';
-import { parseRetryPolicy, RETRY_POLICY_LIMITS } from '../../../lib/domain/backoff.ts';
+import { RETRY_POLICY_DEFAULT as DEFAULTS, RETRY_POLICY_LIMITS } from '../../../lib/domain/backoff.ts';
 import { checkDestination, URL_MAX_LENGTH } from '../../../lib/domain/destination.ts';
 import { validatePattern } from '../../../lib/domain/event-type.ts';
 import { SIGNING_SCHEMES } from '../../../lib/domain/vocabulary.ts';
@@ -32,9 +32,9 @@ const retryPolicy = z
     },
     { error: objectRule },
   )
-  .superRefine((policy, context) => {
-    const parsed = parseRetryPolicy(policy);
-    if (!parsed.ok) context.addIssue({ code: 'custom', message: parsed.reason });
+  .refine(({ cap_ms = DEFAULTS.capMs, base_ms = DEFAULTS.baseMs }) => cap_ms >= base_ms, {
+    path: ['cap_ms'],
+    error: `must be at least base_ms (${DEFAULTS.baseMs} unless you say), or the first wait is already cut short`,
   })
   .nullable();
 
