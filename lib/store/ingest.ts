@@ -106,7 +106,8 @@ select ord, event_id, won, coalesce(cardinality(endpoint_ids), 0) as matches, de
 from admitted`;
 
 // Keys are inserted first and in one order everywhere, so that two statements that share keys wait for each other instead of
-// deadlocking. What `prior` reads is what the statement's snapshot saw.
+// deadlocking. The limit makes `prior` a probe for each
+// request: a plain join may read the whole index once, as long as the planner takes the table for small. What it reads is what the statement's snapshot saw.
 const KEYED = `with ${REQUESTS}, t.key, t.digest${FROM_ARRAYS}, $11::text[], $12::bytea[])
     with ordinality t(tail, tenant_id, type, content_type, payload, candidates, target_id, deliver_at, expires_at, key, digest, ord)
 ),
@@ -126,7 +127,10 @@ select a.ord, a.event_id, a.won, a.admissible, coalesce(cardinality(a.endpoint_i
   a.deliver_at <= now() is not false as due,
   prior.event_id as prior_event_id, prior.digest = a.digest as same_request, prior.expires_at <= now() as prior_expired
 from admitted a
-left join relay.idempotency_keys prior on not a.won and prior.tenant_id = a.tenant_id and prior.key = a.key`;
+left join lateral (
+  select k.event_id, k.digest, k.expires_at from relay.idempotency_keys k
+  where not a.won and k.tenant_id = a.tenant_id and k.key = a.key limit 1
+) prior on true`;
 
 interface PlainRow {
   ord: number;

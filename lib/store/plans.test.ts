@@ -1,0 +1,212 @@
+import { randomUUID } from 'node:crypto';
+import { describe, expect, it } from 'vitest';
+import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
+import {
+  acceptedIds,
+  death,
+  deferral,
+  givenEndpoint,
+  keyedEvent,
+  lease,
+  newEvent,
+  PROCESS,
+  retry,
+  success,
+} from '../../services/testing/given-queue.ts';
+import { createExplainingPool, type RanPlan } from '../../services/testing/query-plans.ts';
+import { DEFAULT_TENANT_ID } from '../domain/limits.ts';
+import { claimByIds, claimDue, readPayload } from './claims.ts';
+import { acceptEvents, acceptKeyedEvents, deleteExpiredKeys, deliveryIdsOf, unannounce } from './ingest.ts';
+import { createPool } from './pool.ts';
+import { replayDeliveries } from './replay.ts';
+import { finish, keep } from './settle.ts';
+import { announceDue, endOwed, nextLook, postponeLooks, reclaimExpired, surfaceEnqueued } from './sweep.ts';
+
+type Purpose = 'ingest' | 'hot' | 'sweep' | 'general';
+type Explained = Record<Purpose, Awaited<ReturnType<typeof createExplainingPool>>>;
+
+const BATCH = 64;
+/** A named statement gets its generic plan, if ever, after five runs. */
+const RUNS = 8;
+
+async function explainAll(url: string): Promise<Explained> {
+  const of = (purpose: Purpose) => createExplainingPool(url, purpose);
+  const [ingest, hot, sweep, general] = await Promise.all([
+    of('ingest'),
+    of('hot'),
+    of('sweep'),
+    of('general'),
+  ]);
+  return { ingest, hot, sweep, general };
+}
+
+/** Every hot statement, as the services run it, on the connections that they run it on. */
+async function runEverything(
+  { ingest, hot, sweep, general }: Explained,
+  endpointId: string,
+  from: Date | null,
+): Promise<void> {
+  const [producer, leader] = [await ingest.pool.connect(), await sweep.pool.connect()];
+  const all = { limit: 1000, from };
+  try {
+    for (let run = 0; run < RUNS; run += 1) {
+      const events = Array.from({ length: BATCH }, (_, n) =>
+        newEvent(n % 2 === 0 ? {} : { targetEndpointId: endpointId, type: 'not.subscribed' }),
+      );
+      const ids = (await acceptEvents(producer, events, { announced: true })).flatMap(acceptedIds);
+      const keyed = events.map((event) => keyedEvent(randomUUID(), event));
+      const first = await acceptKeyedEvents(producer, keyed, { announced: true, retentionMs: 0 });
+      await acceptKeyedEvents(producer, keyed, { announced: true, retentionMs: 0 });
+      await deleteExpiredKeys(general.pool, keyed);
+      await deliveryIdsOf(
+        general.pool,
+        first.map((outcome) => (outcome.kind === 'accepted' ? outcome.eventId : '')),
+      );
+      await unannounce(leader, ids);
+      await announceDue(leader, { ...all, drainedUntil: null });
+      await nextLook(leader);
+
+      const claims = await claimByIds(hot.pool, ids, lease());
+      expect(claims.length).toBe(BATCH);
+      await readPayload(hot.pool, claims[0]!.eventId);
+      await postponeLooks(leader, all);
+      const half = BATCH / 2;
+      await keep(
+        hot.pool,
+        claims.slice(0, half).map((claim, n) => (n % 2 ? retry(claim) : deferral(claim))),
+        PROCESS,
+      );
+      await finish(
+        hot.pool,
+        claims.slice(half).map((claim, n) => (n % 2 ? success(claim) : death(claim))),
+        PROCESS,
+      );
+      await replayDeliveries(
+        general.pool,
+        claims.slice(half).map((claim) => claim.deliveryId),
+      );
+      await surfaceEnqueued(leader, 100);
+
+      const polled = await claimDue(hot.pool, 1_000, from, lease({ leaseMs: 0 }));
+      expect(polled.claims.length).toBeGreaterThan(0);
+      await leader.query(`update relay.queue set lease_expires_at = now() - interval '1 minute', look_at = now(),
+        reclaims = case when claimed_by is null then 0 else 9 * (attempts % 2) end where lease_expires_at is not null`);
+      expect((await reclaimExpired(leader, all)).length).toBeGreaterThan(0);
+      expect((await endOwed(leader, { ...all, mayReclaim: true })).length).toBeGreaterThan(0);
+    }
+  } finally {
+    producer.release();
+    leader.release();
+  }
+}
+
+const GROWING = new Set([
+  'queue',
+  'deliveries',
+  'events',
+  'idempotency_keys',
+  'dead_letters',
+  'subscriptions',
+  'endpoints',
+]);
+
+/** What is wrong with a plan, in words; empty when every table that grows is reached by an index condition. */
+function faultsOf({ query, scans }: RanPlan): string[] {
+  const name = query.trim().slice(0, 60).replaceAll(/\s+/g, ' ');
+  return scans
+    .filter((scan) => GROWING.has(scan.table))
+    .filter((scan) => !(['Index Scan', 'Index Only Scan', 'Tid Scan'].includes(scan.kind) && scan.condition))
+    .map(
+      (scan) =>
+        `${name}: ${scan.kind} of ${scan.table} ${scan.index ?? ''} ${scan.condition ?? 'without a condition'}`,
+    );
+}
+
+function ownStatements(explained: Explained): RanPlan[] {
+  const { general: _, ...hot } = explained;
+  return Object.values(hot)
+    .flatMap(({ plans }) => plans)
+    .filter(({ query }) => query.includes('relay.') && !query.includes(`interval '1 minute'`));
+}
+
+async function withExplained(
+  work: (explained: Explained, database: TestDatabase) => Promise<void>,
+): Promise<void> {
+  const database = await createTestDatabase();
+  const explained = await explainAll(database.url);
+  try {
+    await work(explained, database);
+  } finally {
+    await Promise.all(Object.values(explained).map(({ pool }) => pool.end()));
+    await database.drop();
+  }
+}
+
+describe('on young tables that nobody has analysed', () => {
+  it('every hot statement reaches its rows by index conditions', async () => {
+    await withExplained(async (explained) => {
+      await runEverything(
+        explained,
+        await givenEndpoint(explained.hot.pool, { patterns: ['order.*'] }),
+        null,
+      );
+      const plans = ownStatements(explained);
+      expect(new Set(plans.map(({ query }) => query)).size).toBeGreaterThanOrEqual(13);
+      expect(plans.flatMap(faultsOf)).toEqual([]);
+    });
+  });
+
+  it('fan-out reads the subscriptions of its types, not those of 10,000 endpoints', async () => {
+    await withExplained(async ({ ingest: { pool, plans } }) => {
+      await pool.query(
+        `insert into relay.endpoints (tenant_id, url, secret)
+         select $1, 'https://sink.example.test', '\\x00' from generate_series(1, 10000)`,
+        [DEFAULT_TENANT_ID],
+      );
+      await pool.query(
+        `insert into relay.subscriptions (tenant_id, pattern, endpoint_id)
+         select tenant_id, 'type.' || row_number() over (), id from relay.endpoints`,
+      );
+      plans.length = 0;
+      const client = await pool.connect();
+      for (let run = 0; run < RUNS; run += 1) {
+        const events = Array.from({ length: BATCH }, (_, n) => newEvent({ type: `type.${n + 1}` }));
+        expect((await acceptEvents(client, events, { announced: true })).flatMap(acceptedIds).length).toBe(
+          BATCH,
+        );
+      }
+      client.release();
+      expect(plans.flatMap(faultsOf)).toEqual([]);
+      expect(Math.max(...plans.map(({ buffers }) => buffers))).toBeLessThan(40 * BATCH);
+    });
+  });
+});
+
+// What a planner makes of a queue that was empty when it was looked at: about 25 rows in thousands of pages, so that one probe
+// of an index costs hundreds of pages to its mind.
+describe('on a queue that was analysed empty, with 200,000 dead entries that an open snapshot keeps', () => {
+  it('every hot statement reaches its rows by index conditions and reads few pages', async () => {
+    await withExplained(async (explained, database) => {
+      const pool = createPool({ url: database.url, purpose: 'migrate', max: 2, applicationName: 'test' });
+      const endpointId = await givenEndpoint(pool, { patterns: ['order.*'] });
+      const old = await pool.connect();
+      await old.query('begin isolation level repeatable read');
+      await old.query('select from relay.queue');
+      await pool.query(
+        `insert into relay.queue (delivery_id, endpoint_id, event_id, due_at, look_at, announced_at)
+         select ('018f0000-0000-7' || lpad(to_hex(n / 65536), 3, '0') || '-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $1,
+           gen_random_uuid(), m.at, m.at, m.at
+         from generate_series(1, 200000) n, lateral (select now() - interval '1 minute' - n * interval '1 ms' as at) m`,
+        [endpointId],
+      );
+      await pool.query('delete from relay.queue');
+      await pool.query('analyze relay.queue');
+      await runEverything(explained, endpointId, new Date(Date.now() - 5_000));
+      const plans = ownStatements(explained);
+      expect(plans.flatMap(faultsOf)).toEqual([]);
+      for (const { query, buffers } of plans) expect(buffers, query).toBeLessThan(40 * BATCH);
+      old.release(true);
+      await pool.end();
+    });
+  });
+});
