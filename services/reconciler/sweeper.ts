@@ -165,7 +165,7 @@ export class Sweeper {
   }
 
   #advance(full: boolean, reached: Date | null, now: Date): void {
-    const next = full ? reached : back(now);
+    const next = full ? reached && back(reached) : back(now);
     if (this.#fullPass !== undefined) {
       this.#fullPass = full ? later(this.#fullPass, next) : undefined;
       if (!full) this.#fullPassAt = performance.now();
