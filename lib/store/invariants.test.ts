@@ -1,0 +1,198 @@
+import { randomUUID } from 'node:crypto';
+import type pg from 'pg';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
+import {
+  death,
+  finishOne,
+  givenClaimed,
+  givenOne,
+  givenOwed,
+  keepOne,
+  retry,
+  success,
+} from '../../services/testing/given-queue.ts';
+import { deadLetterReason, findQueueRow, queueRow } from '../../services/testing/stored-rows.ts';
+import { checkInvariants, type InvariantReport, violations } from './invariants.ts';
+import { createPool } from './pool.ts';
+
+let database: TestDatabase;
+let pool: pg.Pool;
+
+beforeAll(async () => {
+  database = await createTestDatabase();
+  pool = createPool({ url: database.url, purpose: 'general', max: 4, applicationName: 'test' });
+});
+beforeEach(async () => {
+  await pool.query('truncate relay.deliveries, relay.queue, relay.dead_letters, relay.events');
+});
+afterAll(async () => {
+  await pool.end();
+  await database.drop();
+});
+
+const HEALTHY: InvariantReport = {
+  deliveriesChecked: 0,
+  pendingWithoutQueueRow: 0,
+  queueRowWithoutPending: 0,
+  deadWithoutDeadLetter: 0,
+  deadLetterWithoutDead: 0,
+  orphans: 0,
+};
+
+/** Counts, counts again to see that counting changes nothing, repairs, and finds nothing left. */
+async function expectFoundAndRepaired(fault: keyof InvariantReport, checked = 1): Promise<void> {
+  const found = { ...HEALTHY, deliveriesChecked: checked, [fault]: 1 };
+  expect(await checkInvariants(pool, { repair: false })).toEqual(found);
+  expect(await checkInvariants(pool, { repair: true })).toEqual(found);
+  expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: checked });
+}
+
+async function givenEnded(end = death): Promise<string> {
+  const id = await givenOne(pool);
+  await finishOne(pool, end(await givenClaimed(pool, id)));
+  return id;
+}
+
+const insertLetter = (id: string) =>
+  pool.query(
+    `insert into relay.dead_letters (delivery_id, endpoint_id, event_id, tenant_id, reason)
+     values ($1, gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 'gone')`,
+    [id],
+  );
+
+const insertQueueRow = (id: string) =>
+  pool.query(
+    `insert into relay.queue (delivery_id, endpoint_id, event_id, due_at, look_at)
+     values ($1, gen_random_uuid(), gen_random_uuid(), now(), now())`,
+    [id],
+  );
+
+describe('a healthy record', () => {
+  it('of every state has no violation', async () => {
+    await givenEnded(death);
+    await givenEnded(success);
+    await givenClaimed(pool, await givenOne(pool));
+    await keepOne(pool, retry(await givenClaimed(pool, await givenOne(pool))));
+    const report = await checkInvariants(pool, { repair: true });
+    expect(report).toEqual({ ...HEALTHY, deliveriesChecked: 4 });
+    expect(violations(report)).toBe(0);
+  });
+
+  it('is walked to its end in slices', async () => {
+    await givenOwed(pool, 5_200);
+    expect(await checkInvariants(pool, { repair: false })).toEqual({ ...HEALTHY, deliveriesChecked: 5_200 });
+  });
+
+  it('is walked in slices that wait for their turn, until it is told to stop', async () => {
+    await givenOwed(pool, 3);
+    const stop = new AbortController();
+    let slices = 0;
+    const report = await checkInvariants(pool, {
+      repair: false,
+      signal: stop.signal,
+      async pace(slice) {
+        slices += 1;
+        await slice();
+        stop.abort();
+      },
+    });
+    expect([slices, report.deliveriesChecked]).toEqual([1, 3]);
+  });
+});
+
+describe('a fault', () => {
+  it('a pending delivery that nothing would send is owed again, with its counters', async () => {
+    const id = await givenOne(pool, { expiresAt: new Date(Date.now() + 3_600_000) });
+    await pool.query('delete from relay.queue');
+    await pool.query('update relay.deliveries set seq = 4, sends = 3, attempts = 2, generation = 2');
+    await expectFoundAndRepaired('pendingWithoutQueueRow');
+    const row = await queueRow(pool, id);
+    expect(row).toMatchObject({ seq: 4, sends: 3, attempts: 2, generation: 2, lane: 1, lease_in: null });
+    expect(row.look_in).toBeLessThanOrEqual(0);
+    const { rows } = await pool.query('select expires_at from relay.queue');
+    expect(rows[0].expires_at).not.toBeNull();
+    await finishOne(pool, success(await givenClaimed(pool, id)));
+  });
+
+  it('a queue row of a delivery that has ended is removed', async () => {
+    const id = await givenEnded(success);
+    await insertQueueRow(id);
+    await expectFoundAndRepaired('queueRowWithoutPending');
+    expect(await findQueueRow(pool, id)).toBeNull();
+  });
+
+  it('a queue row of no delivery at all is removed', async () => {
+    await insertQueueRow(randomUUID());
+    await expectFoundAndRepaired('queueRowWithoutPending', 0);
+  });
+
+  it('a dead delivery without its letter gets one that tells why and when', async () => {
+    const id = await givenEnded(death);
+    await pool.query(`update relay.deliveries set finished_at = '2026-01-02T03:04:05Z'`);
+    await pool.query('delete from relay.dead_letters');
+    await expectFoundAndRepaired('deadWithoutDeadLetter');
+    expect(await deadLetterReason(pool, id)).toBe('permanent_failure');
+    const { rows } = await pool.query('select died_at, last_http_status from relay.dead_letters');
+    expect(rows).toEqual([{ died_at: new Date('2026-01-02T03:04:05Z'), last_http_status: 404 }]);
+  });
+
+  it('a dead letter of a delivery that lives is removed', async () => {
+    const id = await givenOne(pool);
+    await insertLetter(id);
+    await expectFoundAndRepaired('deadLetterWithoutDead');
+    expect(await deadLetterReason(pool, id)).toBeNull();
+  });
+
+  it('a dead letter of no delivery at all is removed', async () => {
+    await insertLetter(randomUUID());
+    await expectFoundAndRepaired('deadLetterWithoutDead', 0);
+  });
+
+  it('a delivery whose event or endpoint is missing is counted, and left to its claim', async () => {
+    const [noEvent, noEndpoint] = [await givenOne(pool), await givenOne(pool)];
+    await pool.query('delete from relay.events where id = $1', [`${noEvent.slice(0, 32)}0000`]);
+    await pool.query('update relay.deliveries set endpoint_id = gen_random_uuid() where id = $1', [
+      noEndpoint,
+    ]);
+    const report = await checkInvariants(pool, { repair: true });
+    expect(report).toEqual({ ...HEALTHY, deliveriesChecked: 2, orphans: 2 });
+    expect(violations(report)).toBe(2);
+    expect(await findQueueRow(pool, noEvent)).not.toBeNull();
+  });
+});
+
+describe('a delivery that is being settled at this moment', () => {
+  it('is no fault, and waits for nobody', async () => {
+    const id = await givenOne(pool);
+    const claim = await givenClaimed(pool, id);
+    const settling = await pool.connect();
+    await settling.query('begin');
+    await settling.query(
+      `update relay.deliveries set status = 'succeeded', finished_at = now() where id = $1`,
+      [id],
+    );
+    // What a snapshot between two statements could show: the queue row gone and the record not yet written.
+    await pool.query('delete from relay.queue where delivery_id = $1 and claim_token = $2', [
+      id,
+      claim.token,
+    ]);
+    expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: 1 });
+    await settling.query('commit');
+    settling.release();
+    expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: 1 });
+    expect(await findQueueRow(pool, id)).toBeNull();
+  });
+
+  it('and whose queue row is held keeps a repair from waiting', async () => {
+    const id = await givenEnded(success);
+    await insertQueueRow(id);
+    const settling = await pool.connect();
+    await settling.query('begin');
+    await settling.query('select from relay.queue where delivery_id = $1 for update', [id]);
+    expect((await checkInvariants(pool, { repair: true })).queueRowWithoutPending).toBe(1);
+    await settling.query('rollback');
+    settling.release();
+    await expectFoundAndRepaired('queueRowWithoutPending');
+  });
+});
