@@ -25,7 +25,7 @@ import { Readiness } from './readiness.ts';
 import { routes } from './routes.ts';
 import { ApiServer } from './server.ts';
 
-const LAME_DUCK_MS = 1_000;
+const LAME_DUCK_MS = 2_000;
 /** What is kept of the shutdown deadline for everything that follows the last answer. */
 const LEAVE_MS = 1_500;
 /** Requests whose key somebody else holds wait here, so that they hold up nobody. */

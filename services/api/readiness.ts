@@ -22,6 +22,8 @@ export interface ReadinessOptions {
 
 /** One answer serves everybody who asks within this time: probes of a fleet must not add up to a load. */
 const FRESH_MS = 1_000;
+/** A probe gives up soon; the answer should be no before it does. */
+const LIMIT_MS = 2_000;
 
 /**
  * Judges readiness: the database answers, dispatchers are alive, nothing is late. A check whose question fails is a fail, never a pass.
@@ -98,10 +100,16 @@ const DRAINING: ReadinessReport = {
 };
 
 async function check(failure: string, ask: () => Promise<Check>): Promise<Check> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<Check>((resolve) => {
+    timer = setTimeout(() => resolve(fail(`${failure} within ${inSeconds(LIMIT_MS)}`)), LIMIT_MS);
+  });
   try {
-    return await ask();
+    return await Promise.race([ask(), late]);
   } catch {
     return fail(failure);
+  } finally {
+    clearTimeout(timer);
   }
 }
 

@@ -40,10 +40,14 @@ export class ApiServer {
   constructor(context: ApiContext) {
     this.#context = context;
     const app = createApp(context, routes);
-    const isDraining = () => this.#draining;
+    const Response = responseClass(() => this.#draining);
+    // Express gives each response a prototype of its own, which would hide the class.
+    Object.assign((app as unknown as { response: object }).response, {
+      writeHead: Response.prototype.writeHead,
+    });
     this.#server = createServer(
       {
-        ServerResponse: responseClass(isDraining),
+        ServerResponse: Response,
         maxHeaderSize: MAX_HEADER_BYTES,
         keepAliveTimeout: KEEP_ALIVE_MS,
         headersTimeout: Math.min(HEADERS_TIMEOUT_MS, context.config.bodyTimeoutMs),
@@ -86,6 +90,9 @@ export class ApiServer {
     this.#draining = true;
     this.#context.readiness.drain();
     await pause(Math.min(options.lameDuckMs, options.deadlineMs));
+    // Connections that the kernel made and nobody accepted yet are reset when the door is shut. Right after a turn of the event loop
+    // there are none.
+    await new Promise((resolve) => setImmediate(resolve));
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     // A connection whose last request is answered later is idle only then.
     const sweep = setInterval(() => this.#server.closeIdleConnections(), 100);
@@ -99,6 +106,7 @@ export class ApiServer {
 
 type Headers = OutgoingHttpHeaders | OutgoingHttpHeader[];
 
+/** Responses that ask their client to close the connection while the process drains, also when their request came before. */
 function responseClass(isDraining: () => boolean): typeof ServerResponse {
   return class extends ServerResponse {
     override writeHead(status: number, reason?: string | Headers, headers?: Headers): this {
