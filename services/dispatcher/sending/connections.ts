@@ -71,7 +71,7 @@ export class Connections {
   open(url: string): Connection {
     const origin = this.#originOf(url);
     origin.total++;
-    const dial: Dial = { phase: 'resolving', socket: null };
+    const dial: Dial = { phase: 'resolving', socket: null, error: null };
     const client = new Client(url, {
       connect: (options: Parameters<GuardedConnect>[1], callback: Parameters<GuardedConnect>[2]) => {
         this.#dialled++;

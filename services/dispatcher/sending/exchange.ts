@@ -110,7 +110,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     if (this.#finished) return;
     const now = performance.now();
     if (this.#status !== 0) this.#finish(this.#response(now), false);
-    else this.#fail(nameFailure(error, this.#connection.dial.phase), now);
+    else this.#fail(nameFailure(error, this.#connection.dial), now);
   }
 
   // --- limits ---

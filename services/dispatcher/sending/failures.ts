@@ -7,8 +7,12 @@ export interface NamedFailure {
   detail: string;
 }
 
-/** Names what went wrong on the way, once, at the edge. `phase` is how far the connection had come. */
-export function nameFailure(error: unknown, phase: Dial['phase']): NamedFailure {
+/** Names what went wrong on the way, once, at the edge. What it means depends on how far the connection had come. */
+export function nameFailure(
+  reported: unknown,
+  { phase, error: first }: Pick<Dial, 'phase' | 'error'>,
+): NamedFailure {
+  const error = codeOf(reported) === 'UND_ERR_SOCKET' && first !== null ? first : reported;
   const code = codeOf(error);
   const named = OWN[code] ?? byCode(code, phase);
   return {

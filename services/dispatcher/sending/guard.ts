@@ -14,6 +14,8 @@ export interface Dial {
   phase: 'resolving' | 'connecting' | 'securing' | 'open';
   /** Kept so that it can be destroyed half-open: destroying an undici Client does not reach it. */
   socket: Socket | null;
+  /** The first error of the socket. What undici reports is the last, which may be a mere "closed" after the real one. */
+  error: Error | null;
 }
 
 export interface GuardOptions {
@@ -70,6 +72,10 @@ export function createGuard({ isAllowedAddress, resolve, ca }: GuardOptions): Gu
       callback(null, connected);
     });
     dial.socket = socket;
+    dial.error = null;
+    socket.prependOnceListener('error', (error) => {
+      dial.error = error;
+    });
     socket.once('lookup', () => {
       dial.phase = 'connecting';
     });

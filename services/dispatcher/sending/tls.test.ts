@@ -1,3 +1,4 @@
+import { connect, type Socket } from 'node:net';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { classify } from '../../../lib/domain/outcome.ts';
 import { nameFailure } from './failures.ts';
@@ -108,7 +109,7 @@ describe('an endpoint whose TLS fails otherwise', () => {
 
   it('because it asks for our certificate is a TLS failure where it says so, which TLS 1.3 does after the handshake', () => {
     const error = Object.assign(new Error('alert'), { code: 'ERR_SSL_TLSV13_ALERT_CERTIFICATE_REQUIRED' });
-    expect(nameFailure(error, 'open')).toMatchObject({
+    expect(nameFailure(error, { phase: 'open', error: null })).toMatchObject({
       failure: 'tls',
       detail: expect.stringContaining(error.code),
     });
@@ -136,6 +137,27 @@ describe('an endpoint whose TLS fails otherwise', () => {
     open.push(sink);
     expect(await post(trustingSender(), urlOf(sink))).toMatchObject({ failure: 'tls', requestSent: false });
     expect(received.includes('hello')).toBe(false);
+  });
+
+  it('because it breaks off after the handshake says what broke, not merely that it was closed', async () => {
+    let toClient: Socket | undefined;
+    const sink = await httpsSink('valid', {}, () =>
+      toClient?.end('this is no TLS record, and the connection ends'),
+    );
+    const proxy = await rawSink((socket) => {
+      toClient = socket;
+      const upstream = connect(sink.port, '127.0.0.1').on('error', () => {});
+      socket.pipe(upstream);
+      upstream.pipe(socket, { end: false });
+      socket.on('close', () => upstream.destroy());
+    });
+    open.push(sink, proxy);
+    const result = await post(trustingSender(), urlOf(proxy));
+    expect(result).toMatchObject({
+      failure: 'tls',
+      requestSent: true,
+      detail: expect.stringContaining('ERR_SSL'),
+    });
   });
 
   it('offers HTTP/1.1 only', async () => {
