@@ -1,9 +1,19 @@
-import pg from 'pg';
+import type pg from 'pg';
 import { startupOptions } from './pool.ts';
+import { openSession } from './session.ts';
 
 // Two numbers that no other advisory lock in the database should use.
 const LOCK_SPACE = 0x52_45_4c_41;
 const LEADER = 1;
+
+const LIMITS = [
+  'idle_session_timeout=10000',
+  'tcp_keepalives_idle=2',
+  'tcp_keepalives_interval=1',
+  'tcp_keepalives_count=3',
+]
+  .map((setting) => `-c ${setting}`)
+  .join(' ');
 
 export interface LeaderSession {
   /** The connection that holds the lock; the queue's sweeps run on it, so that who sweeps is who leads. */
@@ -19,30 +29,23 @@ export interface LeaderSession {
  * when the connection is not a session of its own (a transaction pooler would give the lock to strangers).
  */
 export async function tryLead(databaseUrl: string, applicationName: string): Promise<LeaderSession | null> {
-  const client = new pg.Client({
+  const { client, ended, close } = await openSession({
     connectionString: databaseUrl,
     application_name: applicationName,
-    options: `${startupOptions('sweep')} -c idle_session_timeout=10000 -c tcp_keepalives_idle=2 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=3`,
-    connectionTimeoutMillis: 5_000,
+    options: `${startupOptions('sweep')} ${LIMITS}`,
     query_timeout: 8_000,
-    keepAlive: true,
     keepAliveInitialDelayMillis: 2_000,
   });
-  const ended = new Promise<void>((resolve) => {
-    client.on('end', resolve);
-    client.on('error', () => resolve());
-  });
   try {
-    await client.connect();
     await setTcpUserTimeout(client);
     if (!(await lock(client))) {
-      await client.end();
+      await close();
       return null;
     }
     await requireOwnSession(client);
-    return { client, ended, release: () => client.end() };
+    return { client, ended, release: close };
   } catch (error) {
-    await client.end().catch(() => undefined);
+    await close();
     throw error;
   }
 }

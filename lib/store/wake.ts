@@ -1,4 +1,5 @@
-import pg from 'pg';
+import type pg from 'pg';
+import { openSession } from './session.ts';
 
 const CHANNEL = 'relay_queue';
 
@@ -21,19 +22,17 @@ export async function listenQueue(
   applicationName: string,
   onWake: () => void,
 ): Promise<QueueListener> {
-  const client = new pg.Client({
+  const { client, ended, close } = await openSession({
     connectionString: databaseUrl,
     application_name: applicationName,
-    connectionTimeoutMillis: 5_000,
-    keepAlive: true,
     keepAliveInitialDelayMillis: 5_000,
   });
-  const ended = new Promise<void>((resolve) => {
-    client.on('end', resolve);
-    client.on('error', () => resolve());
-  });
   client.on('notification', onWake);
-  await client.connect();
-  await client.query(`listen ${CHANNEL}`);
-  return { ended, close: () => client.end() };
+  try {
+    await client.query(`listen ${CHANNEL}`);
+    return { ended, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
 }

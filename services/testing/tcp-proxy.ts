@@ -32,7 +32,8 @@ export async function startTcpProxy(targetUrl: string): Promise<TcpProxy> {
   let mode: 'pass' | 'refuse' | 'swallow' = 'pass';
   let cutWhen: ((bytes: Buffer) => boolean) | null = null;
 
-  const listener = createServer((client) => {
+  // Half open, so that what a client says last is not answered by the kernel on behalf of a network that is gone.
+  const listener = createServer({ allowHalfOpen: true }, (client) => {
     client.on('error', () => undefined);
     if (mode === 'refuse') return void client.resetAndDestroy();
     const server = connect({ host: target.hostname, port: Number(target.port) });
@@ -48,6 +49,11 @@ export async function startTcpProxy(targetUrl: string): Promise<TcpProxy> {
     });
     server.on('data', (bytes) => {
       if (!wire.dead) client.write(bytes);
+    });
+    client.on('end', () => {
+      if (wire.dead) return;
+      client.end();
+      server.end();
     });
     client.on('close', () => {
       wires.delete(wire);
