@@ -101,9 +101,12 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   onComplete(): void {
-    const unsent = this.#connection.dial.socket?.writableLength ?? 0;
-    // Answered before it took the whole request: the rest of it is still on its way into this connection.
-    this.#finish(this.#response(performance.now()), !this.#closing && this.#connection.keep && unsent === 0);
+    const result = this.#response(performance.now());
+    const reusable = this.#connection.keep && !this.#closing;
+    if (!reusable || this.#unsentBytes() === 0) this.#finish(result, reusable);
+    // Either the write of a fast exchange is only not yet reported as done, as TLS does in the next turn of the event
+    // loop; or the answer came before the whole request was taken, and the rest of it would run into the next one.
+    else setImmediate(() => this.#finish(result, this.#unsentBytes() === 0));
   }
 
   onError(error: unknown): void {
@@ -111,6 +114,10 @@ export class Exchange implements Dispatcher.DispatchHandler {
     const now = performance.now();
     if (this.#status !== 0) this.#finish(this.#response(now), false);
     else this.#fail(nameFailure(error, this.#connection.dial), now);
+  }
+
+  #unsentBytes(): number {
+    return this.#connection.dial.socket?.writableLength ?? 0;
   }
 
   // --- limits ---

@@ -38,6 +38,17 @@ describe('an endpoint with a good certificate', () => {
     expect(sink.connections).toBe(1);
   });
 
+  it('is dialled once for each send that runs at the same time, however fast it answers', async () => {
+    const sink = await httpsSink('valid');
+    open.push(sink);
+    const sender = trustingSender();
+    const worker = async () => {
+      for (let i = 0; i < 50; i++) expect(verdict(await post(sender, urlOf(sink)))).toBe(200);
+    };
+    await Promise.all(Array.from({ length: 8 }, worker));
+    expect([sink.hits.length, sink.connections]).toEqual([400, 8]);
+  });
+
   it('may be a literal address that the certificate names', async () => {
     const sink = await httpsSink('valid', {}, undefined, '127.0.0.2');
     open.push(sink);
