@@ -41,7 +41,7 @@ export async function findDelivery(db: Database, tenantId: string, id: string): 
   return rows[0] ?? null;
 }
 
-/** An event's deliveries in the order of their numbers. */
+/** An event's deliveries in the order of their numbers. Their ids are the event's with a number in the last digits, so they are one range. */
 export async function listEventDeliveries(
   db: Database,
   eventId: string,
@@ -51,7 +51,7 @@ export async function listEventDeliveries(
     select ${SHOWN}
     from relay.delivery_view v
     left join relay.events e on e.id = v.event_id
-    where v.event_id = ${eventId} and v.id > ${page.after ?? NO_ID}
+    where v.id > ${page.after ?? eventId} and v.id <= ${`${eventId.slice(0, -4)}ffff`} and v.event_id = ${eventId}
     order by v.id
     limit ${page.limit}`.execute(db);
   return rows;

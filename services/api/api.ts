@@ -98,7 +98,11 @@ async function start(
     ),
   };
   const server = new ApiServer(context);
-  const address = await server.listen(config.bind);
+  const address = await server.listen(config.bind).catch(async (error: unknown) => {
+    await Promise.all([context.keyUsage.stop(), member.stop()]);
+    await link?.stop();
+    throw error;
+  });
   const host = address.host.includes(':') ? `[${address.host}]` : address.host;
   const url = `http://${host === '0.0.0.0' || host === '[::]' ? '127.0.0.1' : host}:${address.port}`;
   log.info({ number: member.number, wake: member.wake, url }, 'api started');

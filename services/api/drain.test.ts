@@ -1,19 +1,15 @@
-import { type ChildProcess, spawn } from 'node:child_process';
 import { Agent, request } from 'node:http';
-import { join } from 'node:path';
 import type pg from 'pg';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { freePort, projectRoot } from '../../lib/local/home.ts';
+import { freePort } from '../../lib/local/home.ts';
 import { createPool } from '../../lib/store/pool.ts';
-import { ADMIN_KEY, caller } from '../testing/api.ts';
+import { ADMIN_KEY, caller, startTestApi } from '../testing/api.ts';
+import { type ApiProcess, startApiProcess } from '../testing/api-process.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/database.ts';
 import { eventually } from '../testing/eventually.ts';
 import { RawClient } from '../testing/raw-http.ts';
 import { startRollingProxy } from '../testing/rolling-proxy.ts';
-import { givenSecretKeys } from '../testing/secret-keys.ts';
 
-const { setting } = givenSecretKeys();
-const children: ChildProcess[] = [];
 let database: TestDatabase;
 let pool: pg.Pool;
 
@@ -27,40 +23,19 @@ beforeAll(async () => {
   );
 });
 afterEach(() => {
-  for (const child of children.splice(0)) child.kill('SIGKILL');
+  for (const child of children.splice(0)) child.kill();
 });
 afterAll(async () => {
   await pool.end();
   await database.drop();
 });
 
-/** An API in a process of its own. */
-async function startReplica(port: number, env: Record<string, string> = {}) {
-  const child = spawn(process.execPath, [join(projectRoot(), 'dist/services/api/main.js')], {
-    env: {
-      PATH: process.env.PATH,
-      DATABASE_URL: database.url,
-      RELAY_API_BIND: `127.0.0.1:${port}`,
-      RELAY_ADMIN_KEY: ADMIN_KEY,
-      RELAY_SECRET_KEYS: setting,
-      RELAY_LOG_LEVEL: 'warn',
-      RELAY_LOG_FORMAT: 'json',
-      ...env,
-    },
-    stdio: 'ignore',
-  });
+const children: ApiProcess[] = [];
+
+async function startReplica(port: number, env: Record<string, string> = {}): Promise<ApiProcess> {
+  const child = await startApiProcess(database.url, { RELAY_API_BIND: `127.0.0.1:${port}`, ...env });
   children.push(child);
-  const exited = new Promise<number | null>((resolve) => child.once('exit', resolve));
-  const url = `http://127.0.0.1:${port}`;
-  await eventually(async () => expect((await fetch(`${url}/readyz`)).status).toBe(200), 20_000);
-  return {
-    url,
-    /** Stops it as an orchestrator does; resolves to its exit code. */
-    stop(): Promise<number | null> {
-      child.kill('SIGTERM');
-      return exited;
-    },
-  };
+  return child;
 }
 
 /** One POST over kept connections; resolves to the status, or the code of the error. */
@@ -80,7 +55,7 @@ function post(agent: Agent, url: string): Promise<number | string> {
 describe('a rolling restart (case O-27)', () => {
   it('fails no POST of two hundred a second over kept connections, and every process exits 0', async () => {
     const ports = [await freePort(), await freePort()];
-    const replicas = await Promise.all(ports.map(startReplica));
+    const replicas = await Promise.all(ports.map((port) => startReplica(port)));
     const proxy = await startRollingProxy(replicas.map((replica) => replica.url));
     const agent = new Agent({ keepAlive: true, maxSockets: 20 });
     const results: Promise<number | string>[] = [];
@@ -139,5 +114,19 @@ describe('an API that is told to stop', () => {
     expect(await replica.stop()).toBe(0);
     expect(performance.now() - startedAt).toBeLessThan(6_000);
     stuck.end();
+  });
+});
+
+describe('an API whose port is taken', () => {
+  it('does not start, and leaves nothing behind', async () => {
+    const processes = async () => {
+      const { rows } = await pool.query('select id from relay.process_heartbeats order by id');
+      return rows;
+    };
+    const replica = await startReplica(await freePort());
+    const before = await processes();
+    const taken = { RELAY_API_BIND: new URL(replica.url).host };
+    await expect(startTestApi(database.url, taken)).rejects.toThrow('EADDRINUSE');
+    expect(await processes()).toEqual(before);
   });
 });

@@ -459,12 +459,17 @@ describe('replay', () => {
 
     const none = await api.call('POST', '/v1/dlq/replay', { body: { event_type: 'nobody.has.it' } });
     expect(none.json).toMatchObject({ replayed: 0, skipped: 0 });
+    const drawn = await api.call('POST', '/v1/dlq/replay', {
+      body: { event_type: 'nobody.has.it', limit: 9_999 },
+    });
+    expect(drawn.json.limit).toBe(500);
   });
 
   it('in bulk refuses filters that it does not know', async () => {
     for (const [path, body, field] of [
       ['/v1/dlq/replay', { reason: 'boredom' }, 'reason'],
-      ['/v1/dlq/replay', { limit: 501 }, 'limit'],
+      ['/v1/dlq/replay', { limit: 'all' }, 'limit'],
+      ['/v1/dlq/replay', { limit: 1.5 }, 'limit'],
       ['/v1/dlq/replay', { endpoint: randomUUID() }, 'endpoint'],
       ['/v1/dlq/replay?reason=boredom', {}, 'reason'],
     ] as const) {

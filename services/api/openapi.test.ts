@@ -63,3 +63,12 @@ describe('the list of problems', () => {
     }
   });
 });
+
+describe('docs/api.md', () => {
+  it('names every problem and the statuses they have', async () => {
+    const page = await readFile(join(projectRoot(), 'docs/api.md'), 'utf8');
+    for (const [code, { status }] of Object.entries(PROBLEMS)) {
+      expect(page).toMatch(new RegExp(`^\\| ${status} \\|.*\`${code}\``, 'm'));
+    }
+  });
+});

@@ -7,7 +7,7 @@ import { givenSecretKeys } from './secret-keys.ts';
 export const ADMIN_KEY = 'relay_test-admin-key-0123456789';
 
 /** Every API of one test file shares them, as a fleet does. */
-const SECRET_KEYS = givenSecretKeys().setting;
+export const SECRET_KEYS = givenSecretKeys().setting;
 
 export interface TestApi extends RunningService {
   url: string;

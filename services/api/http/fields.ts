@@ -58,14 +58,22 @@ export function number(range: { min: number; max: number; whole?: boolean; above
 export const MAX_PAGE = 500;
 export const DEFAULT_PAGE = 100;
 
+const toPage = (value: number) => Math.min(MAX_PAGE, Math.max(1, value));
+const PAGE_META = { type: 'integer', minimum: 1, maximum: MAX_PAGE, default: DEFAULT_PAGE } as const;
+
 /** How many items a page has: 1 to 500, 100 when nothing is said; what lies outside is drawn to the nearest. */
 export function pageLimit() {
   return z
     .string()
     .regex(/^\d{1,9}$/, { error: 'must be a whole number' })
-    .transform((value) => Math.min(MAX_PAGE, Math.max(1, Number(value))))
+    .transform((value) => toPage(Number(value)))
     .default(DEFAULT_PAGE)
-    .meta({ type: 'integer', minimum: 1, maximum: MAX_PAGE, default: DEFAULT_PAGE });
+    .meta(PAGE_META);
+}
+
+/** The same in a JSON body, or undefined. */
+export function bodyLimit() {
+  return z.int({ error: 'must be a whole number' }).transform(toPage).optional().meta(PAGE_META);
 }
 
 export const idParams = z.strictObject({ id: uuid() });

@@ -9,7 +9,7 @@ import {
 } from '../../../lib/store/dead-letters.ts';
 import { replayDeliveries } from '../../../lib/store/replay.ts';
 import { deadLetterCursor, printDeadLetterCursor } from '../http/cursor.ts';
-import { DEFAULT_PAGE, MAX_PAGE, moment, number, pageLimit, uuid } from '../http/fields.ts';
+import { bodyLimit, DEFAULT_PAGE, moment, pageLimit, uuid } from '../http/fields.ts';
 import { defineRoute } from '../http/route.ts';
 import { DeadLetterShape, pageOf, ReplayShape } from './shapes.ts';
 
@@ -93,7 +93,7 @@ export const deadLetterRoutes = [
       query: z.strictObject({ ...filters, limit: pageLimit().optional() }),
       body: z.strictObject({
         ...filters,
-        limit: number({ min: 1, max: MAX_PAGE, whole: true }).optional(),
+        limit: bodyLimit(),
       }),
       bodyIsOptional: true,
       answers: [{ status: 202, description: 'What will be sent', schema: ReplayShape }],
