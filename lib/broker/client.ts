@@ -69,7 +69,9 @@ export function streamKey(options: BrokerOptions): string {
   return options.keyPrefix + options.stream;
 }
 
-/** True for the error of a group or stream that was flushed away. */
+/** True for the error of a group or stream that was flushed away, before a read or under it. */
 export function isNoGroup(error: unknown): boolean {
-  return error instanceof Error && error.message.startsWith('NOGROUP');
+  return (
+    error instanceof Error && (error.message.startsWith('NOGROUP') || error.message.startsWith('UNBLOCKED'))
+  );
 }

@@ -11,6 +11,19 @@ export interface StreamState {
   redisNowMs: number;
   /** The time, on Redis's clock, of the newest entry that the group has read; null when it has read none. */
   readUntilMs: number | null;
+  /** Entries ever added and the newest ever deleted, which only grow while the stream lives; null where Redis does not tell (before 7.0). */
+  added: number | null;
+  deletedUntilMs: number | null;
+}
+
+/** Whether the stream of `now` cannot be the stream of `before`: it was flushed away, or Redis came back empty. */
+export function isOtherStream(before: StreamState, now: StreamState): boolean {
+  const shrunk = (a: number | null, b: number | null) => (b ?? 0) < (a ?? 0);
+  return (
+    shrunk(before.readUntilMs, now.readUntilMs) ||
+    shrunk(before.added, now.added) ||
+    shrunk(before.deletedUntilMs, now.deletedUntilMs)
+  );
 }
 
 /** XINFO's `lag` is not used: after one trim it is wrong for ever. */
@@ -21,10 +34,11 @@ export function unreadEntries(state: StreamState): number {
 /** Reads how far the group has come. Throws when Redis is away. */
 export async function readStreamState(link: RedisLink): Promise<StreamState> {
   const key = streamKey(link.options);
-  const [time, length, groups] = await Promise.all([
+  const [time, length, groups, stream] = await Promise.all([
     link.client.time() as Promise<[string | number, string | number]>,
     link.client.xlen(key),
     groupInfo(link, key),
+    streamInfo(link, key),
   ]);
   const own = groups.find((group) => group.get('name') === link.options.group);
   return {
@@ -32,6 +46,8 @@ export async function readStreamState(link: RedisLink): Promise<StreamState> {
     pending: Number(own?.get('pending') ?? 0),
     redisNowMs: Number(time[0]) * 1000 + Number(time[1]) / 1000,
     readUntilMs: idTime(own?.get('last-delivered-id')),
+    added: stream.has('entries-added') ? Number(stream.get('entries-added')) : null,
+    deletedUntilMs: idTime(stream.get('max-deleted-entry-id')),
   };
 }
 
@@ -68,29 +84,41 @@ export async function removeDeadConsumers(link: RedisLink, idleMs: number): Prom
 type Info = Map<string, string | number>;
 
 async function groupInfo(link: RedisLink, key: string): Promise<Info[]> {
+  return ((await ifKeyExists(link.client.xinfo('GROUPS', key))) as unknown[][] | null)?.map(toInfo) ?? [];
+}
+
+async function streamInfo(link: RedisLink, key: string): Promise<Info> {
+  return toInfo(((await ifKeyExists(link.client.xinfo('STREAM', key))) as unknown[] | null) ?? []);
+}
+
+async function ifKeyExists<T>(reply: Promise<T>): Promise<T | null> {
   try {
-    return toInfo(await link.client.xinfo('GROUPS', key));
+    return await reply;
   } catch (error) {
-    if (error instanceof Error && error.message.includes('no such key')) return [];
+    if (error instanceof Error && error.message.includes('no such key')) return null;
     throw error;
   }
 }
 
 async function consumerInfo(link: RedisLink): Promise<Info[]> {
   try {
-    return toInfo(await link.client.xinfo('CONSUMERS', streamKey(link.options), link.options.group));
+    const reply = await ifKeyExists(
+      link.client.xinfo('CONSUMERS', streamKey(link.options), link.options.group),
+    );
+    return ((reply as unknown[][] | null) ?? []).map(toInfo);
   } catch (error) {
-    if (isNoGroup(error) || (error instanceof Error && error.message.includes('no such key'))) return [];
+    if (isNoGroup(error)) return [];
     throw error;
   }
 }
 
-function toInfo(reply: unknown): Info[] {
-  return (reply as (string | number)[][]).map((flat) => {
-    const info: Info = new Map();
-    for (let i = 0; i + 1 < flat.length; i += 2) info.set(String(flat[i]), flat[i + 1] ?? '');
-    return info;
-  });
+function toInfo(flat: readonly unknown[]): Info {
+  const info: Info = new Map();
+  for (let i = 0; i + 1 < flat.length; i += 2) {
+    const value = flat[i + 1];
+    info.set(String(flat[i]), typeof value === 'number' ? value : String(value));
+  }
+  return info;
 }
 
 function idTime(entryId: string | number | undefined): number | null {

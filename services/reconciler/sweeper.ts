@@ -1,7 +1,12 @@
 import type pg from 'pg';
 import { announce } from '../../lib/broker/announcer.ts';
 import type { RedisLink } from '../../lib/broker/link.ts';
-import { drainedUntil, readStreamState, type StreamState } from '../../lib/broker/stream-state.ts';
+import {
+  drainedUntil,
+  isOtherStream,
+  readStreamState,
+  type StreamState,
+} from '../../lib/broker/stream-state.ts';
 import { RECLAIM_GRACE_MS } from '../../lib/domain/limits.ts';
 import type { ReconcileMetrics } from '../../lib/metrics/reconcile.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
@@ -45,8 +50,7 @@ export class Sweeper {
   #lastRoundAt = Number.NEGATIVE_INFINITY;
   #steadySince = Number.POSITIVE_INFINITY;
   #behindSince: number | null = null;
-  /** How far the group had read, on Redis's clock, ms. */
-  #readUntilMs = 0;
+  #stream: StreamState | null = null;
   /** Announcements up to here were lost with a flushed stream and are being made again; null when there are none. */
   #lostUntil: Date | null = null;
 
@@ -144,14 +148,12 @@ export class Sweeper {
     this.#behindSince = null;
   }
 
-  /** A group that has read less than before is a new one: the stream was flushed, or Redis came back empty. */
   #noteFlush(state: StreamState, now: Date): void {
-    const readUntilMs = state.readUntilMs ?? 0;
-    if (readUntilMs < this.#readUntilMs) {
+    if (this.#stream && isOtherStream(this.#stream, state)) {
       this.#lostUntil = now;
       this.#options.log.warn('the stream was flushed: what was announced on it is announced again');
     }
-    this.#readUntilMs = readUntilMs;
+    this.#stream = state;
   }
 
   #noteGap(): void {
