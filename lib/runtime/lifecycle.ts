@@ -31,12 +31,16 @@ export async function runCommand(name: string, work: () => Promise<void>): Promi
   }
 }
 
+/** Ctrl-C under npm may come twice at once: from the terminal to us, and again from npm, which passes on what it was sent. */
+const SAME_SIGNAL_MS = 300;
+
 function firstSignal(): Promise<void> {
   return new Promise((resolve) => {
-    let asked = false;
+    let askedAt: number | null = null;
     const onSignal = () => {
-      if (asked) process.exit(1);
-      asked = true;
+      const now = performance.now();
+      if (askedAt !== null && now - askedAt > SAME_SIGNAL_MS) process.exit(1);
+      askedAt ??= now;
       resolve();
     };
     process.on('SIGTERM', onSignal);

@@ -2,6 +2,7 @@ import { parseApiConfig } from '../../lib/config/api.ts';
 import { parseDispatcherConfig } from '../../lib/config/dispatcher.ts';
 import type { Bind, Env } from '../../lib/config/env.ts';
 import { parseReconcilerConfig } from '../../lib/config/reconciler.ts';
+import type { DestinationPolicyConfig } from '../../lib/config/shared.ts';
 import type { RunningService } from '../../lib/runtime/lifecycle.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { startApi } from '../api/api.ts';
@@ -13,8 +14,8 @@ export interface Services {
   api: RunningService & { url: string };
   dispatcher: RunningService & { metricsUrl: string };
   reconciler: RunningService & { metricsUrl: string };
-  /** Whether deliveries may go to private addresses. */
-  privateEndpoints: boolean;
+  /** Where deliveries may go. */
+  destination: DestinationPolicyConfig;
 }
 
 export interface ServicesOptions {
@@ -43,5 +44,5 @@ export async function startServices(options: ServicesOptions): Promise<Services>
     startDispatcher({ config: dispatcherConfig, log: logFor('dispatcher'), lines, version }),
     startReconciler({ config: reconcilerConfig, log: logFor('reconciler') }),
   ]);
-  return { api, dispatcher, reconciler, privateEndpoints: apiConfig.destination.allowPrivate };
+  return { api, dispatcher, reconciler, destination: apiConfig.destination };
 }

@@ -91,7 +91,8 @@ async function start(
   if (receiver) {
     const log = logFor('demo');
     const api = new ApiClient(services.api.url, adminKey);
-    stops.add('the demo stream', await startDemo(api, receiver, { dataDir, log }));
+    const { destination } = services;
+    stops.add('the demo stream', await startDemo(api, receiver, { dataDir, log, destination }));
   }
   say(
     header({
@@ -104,7 +105,7 @@ async function start(
       dataDir,
       postgres: postgres.described,
       redis: redis.described,
-      privateEndpoints: services.privateEndpoints,
+      privateEndpoints: services.destination.allowPrivate,
     }),
   );
   const status = startStatus({ services, demo: receiver, databaseUrl: postgres.url, screen, since });
@@ -126,8 +127,8 @@ async function startStores(
     startBroker(config, dataDir, say),
   ]);
   // Whatever did start must be stopped, also when the other did not.
-  if (postgres.status === 'fulfilled') stops.add('Postgres', () => postgres.value.stop());
-  if (redis.status === 'fulfilled') stops.add('Redis', () => redis.value.stop());
+  if (postgres.status === 'fulfilled') stops.add('Postgres', postgres.value.stop);
+  if (redis.status === 'fulfilled') stops.add('Redis', redis.value.stop);
   if (postgres.status === 'rejected') throw postgres.reason;
   if (redis.status === 'rejected') throw redis.reason;
   return { postgres: postgres.value, redis: redis.value };

@@ -7,8 +7,9 @@ interface Step {
 export class Stops {
   readonly #steps: Step[] = [];
 
-  add(name: string, stop: () => Promise<void>): void {
-    this.#steps.push({ name, stop });
+  /** Null: there is nothing to stop. */
+  add(name: string, stop: (() => Promise<void>) | null): void {
+    if (stop) this.#steps.push({ name, stop });
   }
 
   /** Tells of each step before it is taken, and of those that failed. */

@@ -10,7 +10,8 @@ export interface Store {
   url: string | null;
   /** For people: where it is, without its password. */
   described: string;
-  stop(): Promise<void>;
+  /** Null: somebody else's, and left alone. */
+  stop: (() => Promise<void>) | null;
 }
 
 export type PresentStore = Store & { url: string };
@@ -38,13 +39,13 @@ export async function startBroker(config: StandaloneConfig, dataDir: string, say
     return { url: redis.url, described: `local, 127.0.0.1:${redis.port}`, stop: () => redis.stop() };
   } catch (error) {
     if (!(error instanceof LocalServiceUnavailable)) throw error;
-    say(`Relay runs without Redis, and finds its work in the database: ${error.message}.`);
-    return { url: null, described: 'none: work is found in the database', stop: async () => undefined };
+    say(`Without Redis: Relay finds its work in the database instead (${error.message}).`);
+    return { url: null, described: 'none: work is found in the database', stop: null };
   }
 }
 
 function named(url: string): PresentStore {
-  return { url, described: hostOf(url), stop: async () => undefined };
+  return { url, described: hostOf(url), stop: null };
 }
 
 function hostOf(url: string): string {
