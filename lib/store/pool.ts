@@ -61,6 +61,9 @@ export function createPool(options: PoolOptions): pg.Pool {
     keepAliveInitialDelayMillis: 5_000,
   });
   pool.on('error', (error) => options.onIdleError?.(error));
+  // A connection that breaks while somebody holds it fails that one's query and then says so as an event too, which nobody would hear:
+  // an unheard error event ends the process.
+  pool.on('connect', (client) => client.on('error', () => undefined));
   return pool;
 }
 
