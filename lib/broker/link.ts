@@ -44,6 +44,11 @@ export class RedisLink {
     return this.#up;
   }
 
+  /** Whether there is a connection, on which Redis may yet refuse to write. */
+  get connected(): boolean {
+    return this.client.status === 'ready';
+  }
+
   /** Called by whoever was refused: a refused write is better evidence than a good probe half a second ago. */
   reportFailure(error: unknown): void {
     this.#fail(error);

@@ -43,7 +43,7 @@ function schemeRule(url: URL, policy: DestinationPolicy): string | null {
 
 function partsRule(url: URL): string | null {
   if (url.username !== '' || url.password !== '') {
-    return 'a user name or password in the URL is not accepted; send credentials in a custom header, such as authorization';
+    return 'a user name or password in the URL is not accepted: it would be shown with the URL; let the receiver verify the signature header instead';
   }
   return url.hash === '' ? null : 'a fragment (#...) is never sent, so it is not accepted';
 }

@@ -53,10 +53,25 @@ const EXPECTED = new Set([
   'SchemaBehindError',
   'SecretKeyMissingError',
   'LocalServiceUnavailable',
+  'PoolerError',
+]);
+
+/** A port that is taken or forbidden, a server that is not there: the message says which. */
+const EXPECTED_CODES = new Set([
+  'EADDRINUSE',
+  'EADDRNOTAVAIL',
+  'EACCES',
+  'ECONNREFUSED',
+  'ENOTFOUND',
+  '3D000',
+  '28P01',
+  '28000',
 ]);
 
 function describeStartError(error: unknown): string {
-  if (error instanceof Error)
-    return EXPECTED.has(error.name) ? error.message : (error.stack ?? error.message);
-  return String(error);
+  if (!(error instanceof Error)) return String(error);
+  const { code } = error as NodeJS.ErrnoException;
+  return EXPECTED.has(error.name) || EXPECTED_CODES.has(code ?? '')
+    ? error.message
+    : (error.stack ?? error.message);
 }

@@ -10,6 +10,7 @@ import type { Logger } from '../../lib/runtime/log.ts';
 import { pause } from '../../lib/runtime/pause.ts';
 import { adminKeyExists, findKeyGrant, touchApiKeys } from '../../lib/store/api-keys.ts';
 import { createDatabase } from '../../lib/store/database.ts';
+import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
 import { createPool } from '../../lib/store/pool.ts';
 import { requireSecretKeys } from '../../lib/store/secret-box.ts';
@@ -48,6 +49,7 @@ export async function startApi(options: ApiOptions): Promise<RunningService & { 
   const pools = createPools(config, log);
   try {
     await requireSecretKeys(pools.general, config.secretKeys);
+    await warnUnlessDurable(pools.general, log);
     await requireSomebody(pools.general, config);
     return await start(options, pools);
   } catch (error) {

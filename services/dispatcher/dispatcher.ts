@@ -7,6 +7,7 @@ import { Metrics } from '../../lib/metrics/registry.ts';
 import type { RunningService } from '../../lib/runtime/lifecycle.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { Loop } from '../../lib/runtime/loop.ts';
+import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
 import { createPool } from '../../lib/store/pool.ts';
 import { requireSecretKeys } from '../../lib/store/secret-box.ts';
@@ -44,6 +45,7 @@ export async function startDispatcher({
   await requireCurrentSchema(config.databaseUrl);
   const pools = createPools(config, log);
   await requireSecretKeys(pools.general, config.secretKeys);
+  await warnUnlessDurable(pools.general, log);
   const link = config.broker ? await startLink(config.broker, log) : null;
   const member = await new FleetMember({ pool: pools.general, role: 'dispatcher', link, log }).start();
 

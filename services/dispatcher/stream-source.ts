@@ -88,7 +88,7 @@ export class StreamSource {
   async leave(unclaimed: readonly Announced[]): Promise<void> {
     const { link, consumer } = this.#options;
     if (this.#decideTimer) clearTimeout(this.#decideTimer);
-    if (link.up) {
+    if (link.connected) {
       const failed = new Set(
         await announce(
           link,
@@ -107,7 +107,8 @@ export class StreamSource {
     const room = wanted();
     // Woken when there is room again; the short wait covers a wake-up that came between.
     if (room <= 0) return 50;
-    if (!link.up) return 200;
+    // A full Redis takes no writes and is as good as away, but what is on the stream can be read, and must be, or it stays full.
+    if (!link.connected) return 200;
     const count = Math.min(MAX_ENTRIES_PER_READ, Math.max(1, Math.ceil(room / this.#idsPerEntry)));
     const entries = await consumer.read(count);
     metrics.consumed.inc(this.#take(entries));
@@ -115,13 +116,13 @@ export class StreamSource {
   }
 
   async #hold(): Promise<number> {
-    if (this.#options.link.up) await this.#options.consumer.hold([...this.#open.keys()]);
+    if (this.#options.link.connected) await this.#options.consumer.hold([...this.#open.keys()]);
     return HOLD_EVERY_MS;
   }
 
   async #takeOver(): Promise<number> {
     const { link, consumer, takeoverIdleMs, wanted, metrics } = this.#options;
-    if (!link.up || wanted() <= 0) return TAKE_OVER_EVERY_MS;
+    if (!link.connected || wanted() <= 0) return TAKE_OVER_EVERY_MS;
     const { entries, cursor } = await consumer.takeOver(takeoverIdleMs, this.#takeOverCursor);
     this.#takeOverCursor = cursor;
     metrics.reclaimed.inc(this.#take(entries));

@@ -5,6 +5,7 @@ import { reconcileMetrics } from '../../lib/metrics/reconcile.ts';
 import { Metrics } from '../../lib/metrics/registry.ts';
 import type { RunningService } from '../../lib/runtime/lifecycle.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
+import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
 import { createPool } from '../../lib/store/pool.ts';
 import { FleetMember } from '../fleet/member.ts';
@@ -30,6 +31,7 @@ export async function startReconciler({
     applicationName: 'relay-reconciler',
     onIdleError: (error) => log.warn({ err: error }, 'an idle database connection died; it is replaced'),
   });
+  await warnUnlessDurable(pool, log);
   const link = config.broker
     ? await new RedisLink({
         ...config.broker,

@@ -40,7 +40,7 @@ export async function startServices(options: ServicesOptions): Promise<Services>
   const dispatcherConfig = parseDispatcherConfig(withMetrics(dispatcherBind));
   const reconcilerConfig = parseReconcilerConfig(withMetrics(reconcilerBind));
   const [api, dispatcher, reconciler] = await Promise.all([
-    startApi({ config: apiConfig, log: logFor('api') }),
+    startApi({ config: apiConfig, log: logFor('api'), lameDuckMs: 0 }),
     startDispatcher({ config: dispatcherConfig, log: logFor('dispatcher'), lines, version }),
     startReconciler({ config: reconcilerConfig, log: logFor('reconciler') }),
   ]);
