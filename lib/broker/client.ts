@@ -33,6 +33,8 @@ function create(options: BrokerOptions, extra: { commandTimeout?: number }): Red
     maxRetriesPerRequest: 0,
     autoResendUnfulfilledCommands: false,
     connectTimeout: 2_000,
+    // How long a connection that is given up may take to say goodbye before the next is tried.
+    disconnectTimeout: 300,
     keepAlive: 5_000,
     lazyConnect: true,
     retryStrategy: (attempt: number) => Math.min(50 * 2 ** Math.min(attempt, 10), 1_000),
@@ -63,6 +65,11 @@ function credentials(url: string) {
     ...(protocol === 'rediss:' ? { tls: {} } : {}),
     db: Number(pathname.slice(1) || 0),
   };
+}
+
+/** True when a command was not answered in time. */
+export function isTimeout(error: unknown): boolean {
+  return error instanceof Error && error.message === 'Command timed out';
 }
 
 export function streamKey(options: BrokerOptions): string {

@@ -21,6 +21,7 @@ export interface ConsumerOptions {
 
 /** A reply may be late by this much before its connection counts as dead. */
 const WATCHDOG_MARGIN_MS = 2_000;
+const READY_WITHIN_MS = 1_000;
 
 // A consumer is removed only while nothing is pending under its name: removing it with pending entries would lose them.
 const REMOVE_IDLE_CONSUMER = `
@@ -119,8 +120,7 @@ export class StreamConsumer {
 
   /** Leaves the group when nothing is pending under this name, and closes the reading connection. */
   async leave(): Promise<void> {
-    this.#reader?.disconnect();
-    this.#reader = null;
+    if (this.#reader) this.#drop(this.#reader);
     await removeConsumer(this.#link, this.#options.consumer).catch(() => undefined);
   }
 
@@ -135,13 +135,19 @@ export class StreamConsumer {
         error ? reject(error) : resolve();
       };
       const onReady = () => settle();
-      const timer = setTimeout(
-        () => settle(new Error('the reading connection to Redis is not ready')),
-        1_000,
-      );
+      // A connection that was begun while nobody answered may never become ready: the next read begins another.
+      const timer = setTimeout(() => {
+        this.#drop(reader);
+        settle(new Error('the reading connection to Redis is not ready'));
+      }, READY_WITHIN_MS);
       reader.once('ready', onReady);
     });
     return reader;
+  }
+
+  #drop(reader: Redis): void {
+    reader.disconnect();
+    if (this.#reader === reader) this.#reader = null;
   }
 
   // After a break some clients look ready while the read that was pending never settles: a read that is late by more than the margin
@@ -151,8 +157,7 @@ export class StreamConsumer {
     const late = new Promise<never>((_, reject) => {
       timer = setTimeout(() => {
         this.#options.onStall?.();
-        this.#reader?.disconnect();
-        this.#reader = null;
+        if (this.#reader) this.#drop(this.#reader);
         reject(new Error('a blocking read did not come back in time; its connection is replaced'));
       }, this.#options.blockMs + WATCHDOG_MARGIN_MS);
     });

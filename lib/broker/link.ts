@@ -1,5 +1,5 @@
 import type { Redis } from 'ioredis';
-import { type BrokerOptions, createCommandClient, streamKey } from './client.ts';
+import { type BrokerOptions, createCommandClient, isTimeout, streamKey } from './client.ts';
 
 const PROBE_EVERY_MS = 500;
 const FAILURES_UNTIL_AWAY = 2;
@@ -94,6 +94,8 @@ export class RedisLink {
     // One late answer on a busy machine is no outage; a closed connection, or a second failure, is.
     if (this.#failures >= FAILURES_UNTIL_AWAY || this.client.status !== 'ready') {
       this.#set(false, error instanceof Error ? error.message : String(error));
+      // Answers that never come may be the end of this connection alone, which its client would not notice for minutes.
+      if (isTimeout(error) && this.client.status === 'ready') this.client.disconnect(true);
     }
   }
 

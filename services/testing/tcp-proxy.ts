@@ -8,8 +8,8 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 export interface TcpProxy {
   /** The target's URL, by way of this proxy. */
   readonly url: string;
-  /** Connections that are open now. */
-  readonly open: number;
+  /** Connections that were ever made. */
+  readonly opened: number;
   pass(): void;
   /** Resets every connection, and every new one, until `pass()`. */
   refuse(): void;
@@ -30,11 +30,13 @@ export async function startTcpProxy(targetUrl: string): Promise<TcpProxy> {
   const target = new URL(targetUrl);
   const wires = new Set<Wire>();
   let mode: 'pass' | 'refuse' | 'swallow' = 'pass';
+  let opened = 0;
   let cutWhen: ((bytes: Buffer) => boolean) | null = null;
 
   // Half open, so that what a client says last is not answered by the kernel on behalf of a network that is gone.
   const listener = createServer({ allowHalfOpen: true }, (client) => {
     client.on('error', () => undefined);
+    opened += 1;
     if (mode === 'refuse') return void client.resetAndDestroy();
     const server = connect({ host: target.hostname, port: Number(target.port) });
     server.on('error', () => undefined);
@@ -73,8 +75,8 @@ export async function startTcpProxy(targetUrl: string): Promise<TcpProxy> {
   url.port = String((listener.address() as AddressInfo).port);
   return {
     url: url.href,
-    get open() {
-      return wires.size;
+    get opened() {
+      return opened;
     },
     pass() {
       mode = 'pass';
