@@ -28,6 +28,7 @@ Environment (any other setting of the services is respected too):
   RELAY_ADMIN_KEY      the key that opens everything                  (made once)
   RELAY_SECRET_KEYS    what endpoint secrets are encrypted with       (made once)
   RELAY_LOG_LEVEL      trace, debug, info, warn, error, fatal, silent (warn)
+  RELAY_LOG_FORMAT     json, text, or auto: text on a terminal        (auto)
   RELAY_ALLOW_PRIVATE_ENDPOINTS
                        whether deliveries may go to private addresses (true, here only)
 `;
