@@ -67,8 +67,13 @@ const MARGIN_MS = 1_500;
 export async function meanIdsPerEntry(link: RedisLink): Promise<number> {
   const entries = await link.client.xrange(streamKey(link.options), '-', '+', 'COUNT', 100);
   if (entries.length === 0) return 0;
-  const total = entries.reduce((sum, [, fields]) => sum + Number(fields[fields.indexOf('n') + 1] ?? 0), 0);
-  return total / entries.length;
+  return entries.reduce((sum, [, fields]) => sum + countField(fields), 0) / entries.length;
+}
+
+function countField(fields: readonly string[]): number {
+  const at = fields.indexOf('n');
+  const count = at < 0 ? 0 : Number(fields[at + 1]);
+  return Number.isFinite(count) ? count : 0;
 }
 
 /** Removes consumers that nobody has been for `idleMs` and that hold nothing. Returns how many. */
