@@ -19,6 +19,7 @@ import { DEFAULT_TENANT_ID } from '../domain/limits.ts';
 import { claimByIds, claimDue, readPayload } from './claims.ts';
 import { acceptEvents, acceptKeyedEvents, deleteExpiredKeys, deliveryIdsOf, unannounce } from './ingest.ts';
 import { createPool } from './pool.ts';
+import { reannounceLost } from './reannounce.ts';
 import { replayDeliveries } from './replay.ts';
 import { finish, keep } from './settle.ts';
 import { announceDue, endOwed, nextLook, postponeLooks, reclaimExpired, surfaceEnqueued } from './sweep.ts';
@@ -66,6 +67,8 @@ async function runEverything(
       await unannounce(leader, ids);
       await announceDue(leader, { ...all, drainedUntil: null });
       await nextLook(leader);
+      // From the beginning always, because it follows a flush and no cursor.
+      if (from === null) await reannounceLost(leader, { limit: 10, until: new Date(0) });
 
       const claims = await claimByIds(hot.pool, ids, lease());
       expect(claims.length).toBe(BATCH);

@@ -21,6 +21,7 @@ import {
   requestCancel,
 } from '../../services/testing/stored-rows.ts';
 import { createPool } from './pool.ts';
+import { reannounceLost } from './reannounce.ts';
 import { announceDue, endOwed, nextLook, postponeLooks, reclaimExpired, surfaceEnqueued } from './sweep.ts';
 
 let database: TestDatabase;
@@ -376,5 +377,32 @@ describe('the next look', () => {
     expect(wait).toBeLessThanOrEqual(10_000);
     expect(Math.abs(now.getTime() - Date.now())).toBeLessThan(5_000);
     expect((await queueRow(pool, far!)).look_in).toBeGreaterThan(wait!);
+  });
+});
+
+describe('announcements that were flushed away', () => {
+  it('are made again at once for what was announced before the flush, and for nothing else', async () => {
+    const [lost, later, leased, cancelled] = await givenOwed(pool, 4);
+    const early = await givenOne(pool, { deliverAt: inMs(60_000) });
+    await age(pool, [lost!, leased!, cancelled!], 2_000);
+    await givenClaimed(pool, leased!);
+    await requestCancel(pool, cancelled!);
+    const until = new Date((await databaseNow()).getTime() - 1_000);
+    expect(await reannounceLost(leader, { limit: 100, until })).toEqual([lost]);
+    const row = await queueRow(pool, lost!);
+    expect(row.announced_in).toBeGreaterThan(-1_000);
+    expect(row.look_in - row.announced_in!).toBeCloseTo(30_000, 0);
+    expect(await reannounceLost(leader, { limit: 100, until })).toEqual([]);
+    for (const id of [later!, early]) expect((await queueRow(pool, id)).look_in).toBeGreaterThan(20_000);
+  });
+
+  it('are made again in slices', async () => {
+    const ids = await givenOwed(pool, 5);
+    await age(pool, ids, 2_000);
+    const until = new Date((await databaseNow()).getTime() - 1_000);
+    const slices = [];
+    for (let n = 0; n < 3; n += 1) slices.push(await reannounceLost(leader, { limit: 2, until }));
+    expect(slices.map((slice) => slice.length)).toEqual([2, 2, 1]);
+    expect(slices.flat().sort()).toEqual([...ids].sort());
   });
 });
