@@ -65,7 +65,8 @@ function isText({ format }: LogOptions): boolean {
 }
 
 /** A Postgres error quotes row contents in `detail` and `where`; neither belongs in a log. */
-function safeError(error: Error): object {
+function safeError(error: unknown): object {
+  if (!(error instanceof Error)) return { message: String(error) };
   const { type, message, stack } = stdSerializers.err(error);
   const code = (error as { code?: unknown }).code;
   return { type, message, stack, ...(typeof code === 'string' ? { code } : {}) };
