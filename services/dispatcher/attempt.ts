@@ -38,6 +38,8 @@ export interface AttemptContext {
   headerPrefix: string;
   userAgent: string;
   snippetBytes: number;
+  /** Milliseconds since 1970, by the database's clock. */
+  now: () => number;
   release: (job: Job) => void;
 }
 
@@ -76,7 +78,7 @@ async function sendAndRecord(context: AttemptContext, job: Job, endpoint: Destin
     headers: outboundHeaders(claim, endpoint, body, {
       prefix: context.headerPrefix,
       userAgent: context.userAgent,
-      timestampSeconds: Math.floor(Date.now() / 1000),
+      timestampSeconds: Math.floor(context.now() / 1000),
     }),
     body,
     deadlineAt: startedAt + endpoint.requestTimeoutMs,
@@ -103,7 +105,7 @@ export function record(context: AttemptContext, job: Job, result: SendResult, st
     attemptsSpent: claim.attempts,
     policy: 'retryPolicy' in endpoint ? endpoint.retryPolicy : context.retryPolicy,
     random: Math.random(),
-    retryAfterMs: askedDelayMs(result, Date.now()),
+    retryAfterMs: askedDelayMs(result, context.now()),
   });
   const send = sendRecord(context, job, outcome, result, startedAt);
   const fence = { deliveryId: claim.deliveryId, token: claim.token };

@@ -83,6 +83,7 @@ export async function startDispatcher({
     headerPrefix: config.headerPrefix,
     userAgent: `${config.headerPrefix}/${version} (webhooks)`,
     snippetBytes: config.maxResponseBytes,
+    now: () => member.now(),
     maxInFlight: config.maxInFlight,
     maxPayloadBytes: config.maxPayloadBytes,
     onRoom: () => {

@@ -4,6 +4,7 @@ import type { RedisLink } from '../../lib/broker/link.ts';
 import type { WakeMode } from '../../lib/domain/vocabulary.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { Loop } from '../../lib/runtime/loop.ts';
+import { measureClockAhead } from '../../lib/store/clock.ts';
 import {
   beat,
   type Fleet,
@@ -13,6 +14,8 @@ import {
 } from '../../lib/store/heartbeats.ts';
 
 const BEAT_EVERY_MS = 1_000;
+/** A difference that people should hear of: receivers refuse signatures whose timestamp is minutes off. */
+const WRONG_CLOCK_MS = 30_000;
 
 export interface MemberOptions {
   pool: pg.Pool;
@@ -33,6 +36,8 @@ export class FleetMember {
   #number = 0;
   #fleet: Fleet = { poll: false, liveApis: 1, liveDispatchers: 1 };
   #saidPoll: boolean | null = null;
+  #clockAheadMs = 0;
+  #saidWrongClock = false;
 
   constructor(options: MemberOptions) {
     this.#options = options;
@@ -66,6 +71,11 @@ export class FleetMember {
     return this.#fleet;
   }
 
+  /** The time by the database's clock, ms since 1970: where an absolute time leaves the process, its own clock does not decide. */
+  now(): number {
+    return Date.now() + this.#clockAheadMs;
+  }
+
   async stop(): Promise<void> {
     await this.loop.stop();
     await unregisterProcess(this.#options.pool, this.#number).catch(() => undefined);
@@ -81,6 +91,7 @@ export class FleetMember {
     const fleet = await beat(pool, { number: this.#number, role, wake: this.wake });
     if (!fleet) await this.#register();
     else this.#fleet = fleet;
+    await this.#compareClocks();
     if (this.pollMode !== this.#saidPoll) {
       this.#saidPoll = this.pollMode;
       const why =
@@ -93,5 +104,20 @@ export class FleetMember {
       else log.info('stream mode: work is announced through Redis');
     }
     return BEAT_EVERY_MS;
+  }
+
+  async #compareClocks(): Promise<void> {
+    const ahead = await measureClockAhead(this.#options.pool);
+    if (ahead === null) return;
+    this.#clockAheadMs = ahead;
+    const wrong = Math.abs(ahead) > WRONG_CLOCK_MS;
+    if (wrong && !this.#saidWrongClock) {
+      const seconds = Math.round(ahead / 1000);
+      this.#options.log.warn(
+        { database_ahead_seconds: seconds },
+        "this machine's clock is wrong: the database's is used",
+      );
+    }
+    this.#saidWrongClock = wrong;
   }
 }
