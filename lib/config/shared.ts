@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { DEFAULT_MAX_PAYLOAD_BYTES } from '../domain/limits.ts';
-import { onOff, onOffValue, wholeNumber } from './env.ts';
+import { ConfigurationError, onOff, onOffValue, wholeNumber } from './env.ts';
 
 const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const;
 
@@ -15,7 +15,13 @@ export const sharedSettings = {
   RELAY_BROKER_STREAM: z.string().min(1).default('relay:deliveries'),
   RELAY_BROKER_GROUP: z.string().min(1).default('relay-dispatchers'),
   RELAY_BROKER_KEY_PREFIX: z.string().default(''),
-  RELAY_BROKER_SENTINELS: z.string().optional(),
+  RELAY_BROKER_SENTINELS: z
+    .string()
+    .regex(
+      /^\s*[^\s:,]+(:\d{1,5})?(\s*,\s*[^\s:,]+(:\d{1,5})?)*\s*$/,
+      'must be host:port, several parted by commas; 26379 where no port is given',
+    )
+    .optional(),
   RELAY_BROKER_SENTINEL_NAME: z.string().default('mymaster'),
   RELAY_LOG_LEVEL: z.enum(LOG_LEVELS).default('info'),
   RELAY_LOG_FORMAT: z.enum(['json', 'text', 'auto']).default('auto'),
@@ -68,7 +74,12 @@ export function toSharedConfig(env: SharedEnv): SharedConfig {
 }
 
 function brokerConfig(env: SharedEnv): BrokerConfig | null {
-  if (!env.RELAY_BROKER_URL) return null;
+  if (!env.RELAY_BROKER_URL) {
+    if (!env.RELAY_BROKER_SENTINELS) return null;
+    throw new ConfigurationError(
+      'RELAY_BROKER_SENTINELS: needs RELAY_BROKER_URL, which says as whom to speak to the server that they name; without it there is no Redis',
+    );
+  }
   return {
     url: env.RELAY_BROKER_URL,
     stream: env.RELAY_BROKER_STREAM,
