@@ -41,7 +41,13 @@ export class FleetMember {
 
   constructor(options: MemberOptions) {
     this.#options = options;
-    this.loop = new Loop({ name: 'heartbeat', log: options.log, round: () => this.#beat() });
+    // Soon again after an outage: a process that is not heard of for 5 s counts as dead.
+    this.loop = new Loop({
+      name: 'heartbeat',
+      log: options.log,
+      round: () => this.#beat(),
+      maxBackoffMs: BEAT_EVERY_MS,
+    });
   }
 
   /** Enters the fleet; throws when the database is away. */
