@@ -52,7 +52,6 @@ describe('a claim', () => {
       token,
       attempts: 0,
       sends: 0,
-      generation: 1,
       deferralReason: null,
       expired: false,
       type: 'a.b',
@@ -103,7 +102,7 @@ describe('a claim', () => {
     );
     const claims = await claimByIds(pool, [noEvent, noEndpoint, deleted], lease());
     const claimOf = (id: string) => claims.find((claim) => claim.deliveryId === id);
-    expect(claimOf(noEvent)).toMatchObject({ tenantId: null, payload: null, endpointVersion: 1 });
+    expect(claimOf(noEvent)).toMatchObject({ eventMissing: true, payload: null, endpointVersion: 1 });
     expect(claimOf(noEndpoint)).toMatchObject({
       endpointVersion: null,
       endpointDeleted: false,

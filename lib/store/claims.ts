@@ -10,15 +10,14 @@ export interface Claim {
   token: string;
   attempts: number;
   sends: number;
-  generation: number;
   deferralReason: string | null;
   /** How late the claim was past the due moment, ms by the database's clock. */
   lateMs: number;
   /** Time since the event was accepted, ms by the database's clock at the claim. */
   ageMs: number;
   expired: boolean;
-  /** Null when the event is missing: such a delivery can only be refused. */
-  tenantId: string | null;
+  /** Such a delivery can only be refused. */
+  eventMissing: boolean;
   type: string;
   contentType: string;
   payloadBytes: number;
@@ -39,12 +38,12 @@ export interface ClaimOptions {
 // Touches no indexed column, so the new row version is heap-only. The joins come after the update and are outer ones: a row whose
 // event or endpoint is missing must be seen, not passed over for ever.
 const LEASE = `set claim_token = $2::uuid, lease_expires_at = now() + $3::double precision * interval '1 ms', claimed_by = $4`;
-const LEASED = `q.delivery_id, q.endpoint_id, q.event_id, q.attempts, q.sends, q.generation, q.deferral_reason, q.look_at,
-    extract(epoch from now() - q.due_at) * 1000 as late_ms, q.expires_at <= now() as expired`;
+const LEASED = `q.delivery_id, q.endpoint_id, q.event_id, q.attempts, q.sends, q.deferral_reason, q.due_at, q.expires_at`;
+// date_part gives a double; extract would give a numeric, and computing with those costs more than the row's index probes.
 const WITH_EVENT = `
-select c.delivery_id, c.endpoint_id, c.event_id, c.attempts, c.sends, c.generation, c.deferral_reason,
-  c.late_ms::float8 as late_ms, c.expired is true as expired,
-  (extract(epoch from now() - e.created_at) * 1000)::float8 as age_ms, e.tenant_id, e.type, e.content_type,
+select c.delivery_id, c.endpoint_id, c.event_id, c.attempts, c.sends, c.deferral_reason,
+  date_part('epoch', now() - c.due_at) * 1000 as late_ms, c.expires_at <= now() is true as expired,
+  date_part('epoch', now() - e.created_at) * 1000 as age_ms, e.id is null as event_missing, e.type, e.content_type,
   octet_length(e.payload) as payload_bytes,
   case when octet_length(e.payload) <= ${INLINE_PAYLOAD_BYTES} then e.payload end as payload,
   n.version as endpoint_version, n.deleted_at is not null as endpoint_deleted`;
@@ -84,12 +83,11 @@ interface ClaimRow {
   event_id: string;
   attempts: number;
   sends: number;
-  generation: number;
   deferral_reason: string | null;
   late_ms: number;
   age_ms: number | null;
   expired: boolean;
-  tenant_id: string | null;
+  event_missing: boolean;
   type: string | null;
   content_type: string | null;
   payload_bytes: number | null;
@@ -155,12 +153,11 @@ function toClaim(row: ClaimRow, token: string): Claim {
     token,
     attempts: row.attempts,
     sends: row.sends,
-    generation: row.generation,
     deferralReason: row.deferral_reason,
     lateMs: row.late_ms,
     ageMs: row.age_ms ?? 0,
     expired: row.expired,
-    tenantId: row.tenant_id,
+    eventMissing: row.event_missing,
     type: row.type ?? '',
     contentType: row.content_type ?? '',
     payloadBytes: row.payload_bytes ?? 0,

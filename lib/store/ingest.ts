@@ -42,12 +42,12 @@ export type KeyedOutcome =
   | { kind: 'look_again' };
 
 // Built of the same steps with and without idempotency keys; the steps are named for what they hold. A CTE is never joined to
-// another CTE here: with hash joins off that is quadratic.
+// another CTE here: with hash joins off that is quadratic. Payloads pass through one materialised step, not three: each is a copy.
 const REQUESTS = `
 clock as materialized (
   select lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') as ms
 ),
-request as materialized (
+request as (
   select t.ord::integer as ord, (c.ms || t.tail)::uuid as event_id, c.ms || left(t.tail, 16) as stem,
     t.tenant_id, t.type, t.content_type, t.payload, t.candidates, t.target_id, t.deliver_at, t.expires_at`;
 
@@ -100,14 +100,14 @@ const PLAIN = `with ${REQUESTS}${FROM_ARRAYS})
     with ordinality t(tail, tenant_id, type, content_type, payload, candidates, target_id, deliver_at, expires_at, ord)
 ),
 ${MATCHED},
-admitted as materialized (select m.*, m.admissible as won from matched m),
+admitted as not materialized (select m.*, m.admissible as won from matched m),
 ${WRITES}
 select ord, event_id, won, coalesce(cardinality(endpoint_ids), 0) as matches, deliver_at <= now() is not false as due
 from admitted`;
 
 // Keys are inserted first and in one order everywhere, so that two statements that share keys wait for each other instead of
-// deadlocking. The limit makes `prior` a probe for each
-// request: a plain join may read the whole index once, as long as the planner takes the table for small. What it reads is what the statement's snapshot saw.
+// deadlocking. The limit makes `prior` a probe for each request: a plain join may read the whole index once, as long as the planner
+// takes the table for small. What it reads is what the statement's snapshot saw.
 const KEYED = `with ${REQUESTS}, t.key, t.digest${FROM_ARRAYS}, $11::text[], $12::bytea[])
     with ordinality t(tail, tenant_id, type, content_type, payload, candidates, target_id, deliver_at, expires_at, key, digest, ord)
 ),

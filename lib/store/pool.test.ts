@@ -22,6 +22,7 @@ describe('a connection of a pool', () => {
       enable_seqscan: 'off',
       enable_hashjoin: 'off',
     },
+    ingest_alone: { lock_timeout: '20ms', statement_timeout: '10s', enable_seqscan: 'off' },
     hot: { lock_timeout: '0', statement_timeout: '15s', enable_mergejoin: 'off', enable_bitmapscan: 'off' },
     sweep: {
       statement_timeout: '5s',

@@ -6,7 +6,7 @@ export interface Queryable {
 }
 
 /** What a connection is for decides its settings; they travel in the start-up packet, so no connection is ever without them. */
-export type PoolPurpose = 'ingest' | 'hot' | 'sweep' | 'general' | 'migrate';
+export type PoolPurpose = 'ingest' | 'ingest_alone' | 'hot' | 'sweep' | 'general' | 'migrate';
 
 const COMMON = ['timezone=UTC', 'tcp_keepalives_idle=30', 'jit=off'];
 
@@ -22,6 +22,8 @@ const BY_INDEX = [
 const SETTINGS: Record<PoolPurpose, readonly string[]> = {
   // A key held by somebody's open transaction must stop only those who use that key.
   ingest: [...BY_INDEX, 'lock_timeout=250', 'statement_timeout=10000'],
+  // Whoever is tried alone may well meet a held key: it waits outside, without a connection.
+  ingest_alone: [...BY_INDEX, 'lock_timeout=20', 'statement_timeout=10000'],
   hot: [...BY_INDEX, 'statement_timeout=15000'],
   // A parameter of the sweep changes each round, and planning costs more than running it.
   sweep: [

@@ -70,7 +70,10 @@ function requireKey(keys: SecretKeys, id: Buffer): SecretKey {
   return found;
 }
 
-/** Throws SecretKeyMissingError when a secret that is in use needs a key that is not configured. Call it before serving. */
+/**
+ * Throws SecretKeyMissingError when a secret that is in use needs a key that is not configured. Call it before serving. What is no sealed
+ * secret at all needs no key: that is its endpoint's trouble, and must not keep the others from being served.
+ */
 export async function requireSecretKeys(pool: Pool, keys: SecretKeys): Promise<void> {
   const { rows } = await pool.query<{ id: Buffer }>(`
     select distinct substring(s.sealed from 2 for 4) as id
@@ -78,6 +81,6 @@ export async function requireSecretKeys(pool: Pool, keys: SecretKeys): Promise<v
     cross join lateral (
       values (e.secret), (case when e.previous_secret_expires_at > now() then e.previous_secret end)
     ) s (sealed)
-    where e.deleted_at is null and s.sealed is not null`);
+    where e.deleted_at is null and octet_length(s.sealed) >= ${TAG.end} and substring(s.sealed from 1 for 1) = '\\x0${VERSION}'`);
   for (const { id } of rows) requireKey(keys, id);
 }

@@ -96,7 +96,7 @@ export class Workshop {
     const { claim, endpoint } = job;
     const verdict = judgeClaim(
       {
-        eventMissing: claim.tenantId === null,
+        eventMissing: claim.eventMissing,
         endpointMissing: claim.endpointVersion === null,
         endpointDeleted: claim.endpointDeleted,
         expired: claim.expired,
