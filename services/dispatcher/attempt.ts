@@ -103,7 +103,7 @@ export function record(context: AttemptContext, job: Job, result: SendResult, st
   const outcome = classify(result);
   const step = nextStep(outcome, {
     attemptsSpent: claim.attempts,
-    policy: 'retryPolicy' in endpoint ? endpoint.retryPolicy : context.retryPolicy,
+    policy: endpoint.retryPolicy ?? context.retryPolicy,
     random: Math.random(),
     retryAfterMs: askedDelayMs(result, context.now()),
   });

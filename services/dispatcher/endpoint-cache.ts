@@ -30,6 +30,8 @@ export interface Unusable {
   id: string;
   version: number;
   unusable: string;
+  /** Its attempts end before a request, and are spent like any others; absent when nothing of it could be read. */
+  retryPolicy?: RetryPolicy;
 }
 
 export interface EndpointCacheOptions {
@@ -72,10 +74,12 @@ export class EndpointCache {
       return this.#destination(config, readAt);
     } catch (error) {
       // One endpoint's unusable row is that endpoint's trouble; the message names no secret.
+      const policy = parseRetryPolicy(config.retryPolicy, this.#options.retryPolicy);
       return {
         id,
         version,
         unusable: error instanceof Error ? error.message : 'its configuration cannot be used',
+        ...(policy.ok ? { retryPolicy: policy.policy } : {}),
       };
     }
   }
