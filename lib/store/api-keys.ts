@@ -1,9 +1,9 @@
 import { hash, randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
 import type { Pool } from 'pg';
+import { plainArray } from './array-literal.ts';
 import type { Database } from './database.ts';
 import { newId } from './new-id.ts';
-import { uuidArray } from './pool.ts';
 import type { Scope } from './tables.ts';
 import { holdTenant } from './tenants.ts';
 
@@ -135,7 +135,7 @@ export async function touchApiKeys(pool: Pool, ids: readonly string[]): Promise<
     name: 'relay_touch_keys',
     text: `update relay.api_keys set last_used_at = now()
       where id = any($1::uuid[]) and (last_used_at is null or last_used_at < now() - interval '1 minute')`,
-    values: [uuidArray(ids)],
+    values: [plainArray(ids)],
   });
 }
 

@@ -1,6 +1,6 @@
 import type { Pool } from 'pg';
 import { INLINE_PAYLOAD_BYTES, RECLAIM_GRACE_MS } from '../domain/limits.ts';
-import { uuidArray } from './pool.ts';
+import { plainArray } from './array-literal.ts';
 
 /** A leased delivery: all that sending it needs, except its endpoint's configuration (cached by `endpointVersion`). */
 export interface Claim {
@@ -105,7 +105,7 @@ export async function claimByIds(
   const { rows } = await pool.query<ClaimRow>({
     name: 'relay_claim',
     text: BY_ID,
-    values: [uuidArray(ids), options.token, options.leaseMs, options.processNumber],
+    values: [plainArray(ids), options.token, options.leaseMs, options.processNumber],
   });
   return rows.map((row) => toClaim(row, options.token));
 }

@@ -1,6 +1,6 @@
 import type { Pool } from 'pg';
 import type { SigningScheme } from '../domain/vocabulary.ts';
-import { uuidArray } from './pool.ts';
+import { plainArray } from './array-literal.ts';
 import type { RetryPolicyOverride, TimeoutsOverride } from './tables.ts';
 
 /** All that sending to an endpoint needs. Cached by `version`, which every claim returns. */
@@ -58,7 +58,7 @@ export async function readEndpointConfigs(
   const { rows } = await pool.query<Row>({
     name: 'relay_endpoint_configs',
     text: BY_ID,
-    values: [uuidArray(ids)],
+    values: [plainArray(ids)],
   });
   return new Map(rows.map((row) => [row.id, toConfig(row)]));
 }

@@ -103,6 +103,21 @@ describe('fan-out', () => {
     expect(await endpointsOf(acceptedIds(result))).toEqual([exact, prefix, every].sort());
   });
 
+  it('takes every type that the grammar allows for what it is, words of SQL too', async () => {
+    const endpoint = await givenEndpoint(pool, { patterns: ['NULL', 'null.*'] });
+    const results = await accept(pool, [
+      newEvent({ type: 'NULL' }),
+      newEvent({ type: 'null.x' }),
+      newEvent({ type: 'a-b_c:d.1' }),
+    ]);
+    expect(results.map((result) => result.kind)).toEqual(['accepted', 'accepted', 'accepted']);
+    const { rows } = await pool.query(
+      'select e.type from relay.deliveries d join relay.events e on e.id = d.event_id where d.endpoint_id = $1 order by 1',
+      [endpoint],
+    );
+    expect(rows).toEqual([{ type: 'NULL' }, { type: 'null.x' }]);
+  });
+
   it('to nobody is still an accepted event', async () => {
     const tenantId = await givenTenant(pool);
     const [result] = await accept(pool, [newEvent({ tenantId, type: 'nobody.listens' })]);

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import type { ClientBase, Pool } from 'pg';
 import { patternCandidates } from '../domain/event-type.ts';
 import { MAX_DELIVERIES_PER_EVENT, STALL_MS } from '../domain/limits.ts';
+import { plainArray, quotedArray } from './array-literal.ts';
 import { byteaArray } from './binary-array.ts';
 import { deliveryId, eventIdTail } from './event-ids.ts';
 import type { Queryable } from './pool.ts';
@@ -208,15 +209,15 @@ function toAccepted(row: PlainRow, won: boolean, options: AcceptOptions): Accept
 function requestArrays(events: readonly NewEvent[], options: AcceptOptions): unknown[] {
   const random = randomBytes(events.length * 6).toString('hex');
   return [
-    events.map((_, place) => eventIdTail(place, random.slice(place * 12, place * 12 + 11))),
-    events.map((event) => event.tenantId),
-    events.map((event) => event.type),
+    plainArray(events.map((_, place) => eventIdTail(place, random.slice(place * 12, place * 12 + 11)))),
+    plainArray(events.map((event) => event.tenantId)),
+    quotedArray(events.map((event) => event.type)),
     events.map((event) => event.contentType),
     byteaArray(events.map((event) => event.payload)),
-    events.map((event) => patternCandidates(event.type).join(' ')),
-    events.map((event) => event.targetEndpointId),
-    events.map((event) => event.deliverAt),
-    events.map((event) => event.expiresAt),
+    quotedArray(events.map((event) => patternCandidates(event.type).join(' '))),
+    plainArray(events.map((event) => event.targetEndpointId)),
+    plainArray(events.map((event) => event.deliverAt?.toISOString() ?? null)),
+    plainArray(events.map((event) => event.expiresAt?.toISOString() ?? null)),
     options.announced,
   ];
 }

@@ -1,9 +1,10 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
+import { plainArray } from './array-literal.ts';
 import { byteaArray } from './binary-array.ts';
 import { deliveryId, eventIdTail } from './event-ids.ts';
-import { createPool, type PoolPurpose, uuidArray } from './pool.ts';
+import { createPool, type PoolPurpose } from './pool.ts';
 
 let database: TestDatabase;
 
@@ -96,7 +97,7 @@ describe('parameters in a form of our own', () => {
     const pool = createPool({ url: database.url, purpose: 'hot', max: 1, applicationName: 'test' });
     await fc.assert(
       fc.asyncProperty(fc.array(fc.uuid(), { maxLength: 20 }), async (ids) => {
-        const { rows } = await pool.query('select $1::uuid[] as ids', [uuidArray(ids)]);
+        const { rows } = await pool.query('select $1::uuid[] as ids', [plainArray(ids)]);
         expect(rows[0].ids).toEqual(ids);
       }),
       { numRuns: 30 },

@@ -72,8 +72,3 @@ export function createPool(options: PoolOptions): pg.Pool {
 export function startupOptions(purpose: PoolPurpose): string {
   return [...COMMON, ...SETTINGS[purpose]].map((setting) => `-c ${setting}`).join(' ');
 }
-
-/** An array literal of uuids for a `uuid[]` parameter: they need no quoting, and the driver's general encoder is slower. */
-export function uuidArray(ids: readonly string[]): string {
-  return `{${ids.join(',')}}`;
-}

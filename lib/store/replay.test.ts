@@ -62,7 +62,7 @@ describe('a replayed dead letter', () => {
     expect(await deadLetterReason(pool, id)).toBeNull();
 
     const claim = await givenClaimed(pool, id);
-    expect(claim).toMatchObject({ generation: 2, attempts: 0, sends: 2, payload: Buffer.from('{"a":1}') });
+    expect(claim).toMatchObject({ attempts: 0, sends: 2, payload: Buffer.from('{"a":1}') });
     await finishOne(pool, death(claim));
     expect(
       (await attemptRows(pool, id)).map(({ seq, send, attempt, generation }) => [

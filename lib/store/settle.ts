@@ -1,6 +1,6 @@
 import type { Pool } from 'pg';
 import type { DeadReason, DeferralReason, OutcomeClass } from '../domain/vocabulary.ts';
-import { uuidArray } from './pool.ts';
+import { plainArray } from './array-literal.ts';
 
 /** What is written to the log about a send. Text must be safe for a Postgres `text` column (see domain/snippet.ts). */
 export interface SendRecord {
@@ -131,10 +131,10 @@ export async function finish(
     name: 'relay_finish',
     text: FINISH,
     values: [
-      uuidArray(batch.map((item) => item.deliveryId)),
-      uuidArray(batch.map((item) => item.token)),
-      batch.map((item) => item.status),
-      batch.map((item) => item.reason),
+      plainArray(batch.map((item) => item.deliveryId)),
+      plainArray(batch.map((item) => item.token)),
+      plainArray(batch.map((item) => item.status)),
+      plainArray(batch.map((item) => item.reason)),
       ...sendArrays(batch.map((item) => item.send)),
       options.processNumber,
     ],
@@ -145,16 +145,16 @@ export async function finish(
 /** Keeps deliveries owed: a retry, a deferral or a release. Fenced and reported like `finish`. */
 export async function keep(pool: Pool, batch: readonly Keep[], options: SettleOptions): Promise<Set<string>> {
   const sends = sendArrays(batch.map((item) => (item.kind === 'retry' ? item.send : null)));
-  sends[0] = batch.map(loggedClass);
+  sends[0] = plainArray(batch.map(loggedClass));
   const { rows } = await pool.query<{ delivery_id: string }>({
     name: 'relay_keep',
     text: KEEP,
     values: [
-      uuidArray(batch.map((item) => item.deliveryId)),
-      uuidArray(batch.map((item) => item.token)),
-      batch.map((item) => item.delayMs),
+      plainArray(batch.map((item) => item.deliveryId)),
+      plainArray(batch.map((item) => item.token)),
+      plainArray(batch.map((item) => item.delayMs)),
       ...sends,
-      batch.map((item) => (item.kind === 'deferral' ? item.reason : null)),
+      plainArray(batch.map((item) => (item.kind === 'deferral' ? item.reason : null))),
       options.processNumber,
     ],
   });
@@ -166,12 +166,12 @@ function loggedClass(item: Keep): OutcomeClass | null {
   return item.kind === 'deferral' && !item.repeated ? 'deferred' : null;
 }
 
-function sendArrays(sends: readonly (SendRecord | null)[]): unknown[][] {
+function sendArrays(sends: readonly (SendRecord | null)[]): unknown[] {
   return [
-    sends.map((send) => send?.class ?? null),
-    sends.map((send) => send?.httpStatus ?? null),
-    sends.map((send) => (send ? wholeMs(send.durationMs) : null)),
-    sends.map((send) => (send ? wholeMs(send.latenessMs) : null)),
+    plainArray(sends.map((send) => send?.class ?? null)),
+    plainArray(sends.map((send) => send?.httpStatus ?? null)),
+    plainArray(sends.map((send) => (send ? wholeMs(send.durationMs) : null))),
+    plainArray(sends.map((send) => (send ? wholeMs(send.latenessMs) : null))),
     sends.map((send) => send?.error ?? null),
     sends.map((send) => send?.snippet ?? null),
   ];
