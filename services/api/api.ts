@@ -156,7 +156,7 @@ async function requireSomebody(pool: pg.Pool, config: ApiConfig): Promise<void> 
 type Pools = ReturnType<typeof createPools>;
 
 function createPools(config: ApiConfig, log: Logger) {
-  const pool = (purpose: 'ingest' | 'general', name: string, max: number) =>
+  const pool = (purpose: 'ingest' | 'ingest_alone' | 'general', name: string, max: number) =>
     createPool({
       url: config.databaseUrl,
       purpose,
@@ -167,7 +167,7 @@ function createPools(config: ApiConfig, log: Logger) {
   return {
     plain: pool('ingest', 'plain', config.ingestConnections),
     keyed: pool('ingest', 'keyed', config.ingestConnections),
-    alone: pool('ingest', 'alone', ALONE_CONNECTIONS),
+    alone: pool('ingest_alone', 'alone', ALONE_CONNECTIONS),
     general: pool('general', 'general', config.readConnections),
   };
 }

@@ -23,7 +23,7 @@ export interface AcceptorOptions {
   /** Connections for group commits (purpose `ingest`), `lanes` of them for each of the two kinds. */
   plainPool: pg.Pool;
   keyedPool: pg.Pool;
-  /** Connections for requests that are tried alone; a held key blocks nobody but its like here. */
+  /** Connections for requests with keys that are tried alone (purpose `ingest_alone`); a held key blocks nobody but its like here. */
   alonePool: pg.Pool;
   /** For looking up, un-announcing and waking. */
   generalPool: pg.Pool;

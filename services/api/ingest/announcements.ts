@@ -35,15 +35,21 @@ export class Announcements {
 
   /** Wakes those who poll, at most once in 10 ms. */
   wakePollers(): void {
-    this.#notifyTimer ??= setTimeout(() => {
-      this.#notifyTimer = null;
-      this.#track(notifyQueue(this.#options.pool));
-    }, NOTIFY_EVERY_MS);
+    this.#notifyTimer ??= setTimeout(() => this.#notify(), NOTIFY_EVERY_MS);
   }
 
-  /** Resolves when everything begun is done. */
+  /** Resolves when everything begun is done, a wake-up that is put off included. */
   async drain(): Promise<void> {
     while (this.#open.size > 0) await Promise.all(this.#open);
+    if (!this.#notifyTimer) return;
+    clearTimeout(this.#notifyTimer);
+    this.#notify();
+    while (this.#open.size > 0) await Promise.all(this.#open);
+  }
+
+  #notify(): void {
+    this.#notifyTimer = null;
+    this.#track(notifyQueue(this.#options.pool));
   }
 
   async #announce(deliveryIds: readonly string[]): Promise<void> {

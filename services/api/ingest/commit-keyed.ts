@@ -1,4 +1,5 @@
 import type pg from 'pg';
+import { pause } from '../../../lib/runtime/pause.ts';
 import { isTransient, LOCK_TIMEOUT, sqlState } from '../../../lib/store/failure.ts';
 import {
   type Accepted,
@@ -15,6 +16,8 @@ import { keyOf, type Member } from './member.ts';
 
 /** How long a request waits for a key that an open transaction holds. */
 const HELD_KEY_WAIT_MS = 2_000;
+const FIRST_WAIT_MS = 10;
+const MAX_HELD_WAIT_MS = 200;
 const MAX_LOOKS = 5;
 
 /** Commits requests with keys, which stand once each. Never rejects. */
@@ -117,15 +120,19 @@ function lookAgain(context: CommitContext, member: Member): void {
   else context.again(member);
 }
 
+// Between its tries a request holds no connection: however many keys are held, whose key is free gets its turn.
 async function commitAlone(context: CommitContext, member: Member): Promise<void> {
   const key = keyOf(member.request);
-  for (;;) {
+  for (let waitMs = FIRST_WAIT_MS; ; waitMs = Math.min(2 * waitMs, MAX_HELD_WAIT_MS)) {
     const outcome = await withConnection(context.alonePool, (client) => commit(context, client, [member]));
     if (outcome.kind === 'done') return void context.heldUntil.delete(key);
     const locked = outcome.kind === 'failed' && sqlState(outcome.error) === LOCK_TIMEOUT;
     const inTime = performance.now() - member.arrivedAt < HELD_KEY_WAIT_MS;
     if (locked) context.heldUntil.set(key, performance.now() + HELD_KEY_WAIT_MS);
-    if (outcome.kind === 'failed' && isTransient(outcome.error) && inTime) continue;
+    if (outcome.kind === 'failed' && isTransient(outcome.error) && inTime) {
+      await pause(waitMs);
+      continue;
+    }
     forgetPast(context.heldUntil);
     return locked ? member.answer({ kind: 'in_progress' }) : answerAlone(context, member, outcome);
   }

@@ -5,26 +5,42 @@ import type { CommitContext } from './acceptor.ts';
 import { answerAccepted, answerAll, type Connected, dropStale, withConnection } from './commit.ts';
 import type { Member } from './member.ts';
 
-const TRIES_ALONE = 3;
+const TRIES = 3;
 
 /** Commits requests without keys: together, and one by one when Postgres says that one of them is to blame. Never rejects. */
 export async function commitPlain(context: CommitContext, batch: readonly Member[]): Promise<void> {
   const members = dropStale(batch);
   if (members.length === 0) return;
-  const announced = !context.pollMode();
-  const outcome = await withConnection(context.plainPool, (client) =>
-    commit(context, client, members, announced),
-  );
+  const outcome = await tryCommit(context, members);
+  // Nobody's data is to blame for what others hold, and what stops one stops all of them.
+  if (outcome.kind === 'failed' && isTransient(outcome.error)) {
+    context.log.warn({ err: outcome.error, members: members.length }, 'a group commit was held up');
+    return answerAll(members, { kind: 'unavailable' });
+  }
   if (outcome.kind === 'done') return;
   await settleFailure(context, members, outcome, (member) => commitAlone(context, member));
+}
+
+async function commitAlone(context: CommitContext, member: Member): Promise<void> {
+  const outcome = await tryCommit(context, [member]);
+  if (outcome.kind !== 'done') answerAlone(context, member, outcome);
+}
+
+// On the lane's own connections: whoever waits for a key elsewhere must not hold up those who have none.
+async function tryCommit(context: CommitContext, members: readonly Member[]): Promise<Connected> {
+  for (let tries = 1; ; tries += 1) {
+    const outcome = await withConnection(context.plainPool, (client) => commit(context, client, members));
+    const again = outcome.kind === 'failed' && isTransient(outcome.error) && tries < TRIES;
+    if (!again) return outcome;
+  }
 }
 
 async function commit(
   context: CommitContext,
   client: pg.PoolClient,
   members: readonly Member[],
-  announced: boolean,
 ): Promise<void> {
+  const announced = !context.pollMode();
   context.metrics.batchSize.observe(members.length);
   const results = await acceptEvents(
     client,
@@ -53,18 +69,6 @@ export async function settleFailure(
     return answerAll(members, { kind: 'commit_unknown' });
   }
   await Promise.all(members.map(alone));
-}
-
-async function commitAlone(context: CommitContext, member: Member): Promise<void> {
-  const announced = !context.pollMode();
-  for (let tries = 1; ; tries += 1) {
-    const outcome = await withConnection(context.alonePool, (client) =>
-      commit(context, client, [member], announced),
-    );
-    if (outcome.kind === 'done') return;
-    if (outcome.kind === 'failed' && isTransient(outcome.error) && tries < TRIES_ALONE) continue;
-    return answerAlone(context, member, outcome);
-  }
 }
 
 /** The answer to a request that failed even by itself. */

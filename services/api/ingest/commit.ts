@@ -1,4 +1,5 @@
 import type pg from 'pg';
+import { judgeFailure } from '../../../lib/store/failure.ts';
 import type { Accepted } from '../../../lib/store/ingest.ts';
 import type { CommitContext } from './acceptor.ts';
 import type { AcceptResult, Member } from './member.ts';
@@ -12,7 +13,7 @@ export type Connected =
   | { kind: 'no_connection'; error: unknown }
   | { kind: 'failed'; error: unknown };
 
-/** Runs `work` on a connection of `pool`; one on which something failed is not used again. */
+/** Runs `work` on a connection of `pool`; one on which something failed that Postgres did not report is not used again. */
 export async function withConnection(
   pool: pg.Pool,
   work: (client: pg.PoolClient) => Promise<void>,
@@ -28,7 +29,7 @@ export async function withConnection(
     client.release();
     return { kind: 'done' };
   } catch (error) {
-    client.release(true);
+    client.release(judgeFailure(error) === 'unknown');
     return { kind: 'failed', error };
   }
 }
