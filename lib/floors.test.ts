@@ -97,7 +97,6 @@ describe('the house', () => {
       expect.arrayContaining([
         { kind: 'type', from: 'pg' },
         { kind: 'value', from: 'lib/domain/limits.ts' },
-        { kind: 'value', from: 'lib/store/pool.ts' },
       ]),
     );
   });
