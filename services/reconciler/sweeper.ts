@@ -49,6 +49,8 @@ export class Sweeper {
   #fullPassAt = performance.now();
   #lastRoundAt = Number.NEGATIVE_INFINITY;
   #steadySince = Number.POSITIVE_INFINITY;
+  #couldReclaim = false;
+  #wasPolling = false;
   #behindSince: number | null = null;
   #stream: StreamState | null = null;
   /** Announcements up to here were lost with a flushed stream and are being made again; null when there are none. */
@@ -62,21 +64,35 @@ export class Sweeper {
   async round(): Promise<number> {
     const { client, batch, idleMs } = this.#options;
     this.#noteGap();
+    const mayReclaim = performance.now() - this.#steadySince >= RECLAIM_GRACE_MS;
+    this.#noteReleased(mayReclaim, this.#polling);
     const sweep: SweepOptions = {
       limit: batch,
       from: this.#fullPass === undefined ? this.#cursor : this.#fullPass,
     };
     const surfaced = await surfaceEnqueued(client, batch);
     const postponed = await postponeLooks(client, sweep);
-    const mayReclaim = performance.now() - this.#steadySince >= RECLAIM_GRACE_MS;
     const reclaimed = mayReclaim ? await this.#reclaim(sweep) : 0;
     const ended = await this.#end(sweep, mayReclaim);
     const announced = await this.#announce(sweep);
     const { inMs, now } = await nextLook(client);
     this.#noteGood();
-    const full = [surfaced, postponed, reclaimed, ended, announced.count].some((count) => count >= batch);
-    this.#advance(full, announced.cursor, now);
+    // Whoever took a full batch may have left more of its kind where it began, whatever the others saw after that.
+    const unfinished = [surfaced, postponed, reclaimed, ended].some((count) => count >= batch);
+    const full = unfinished || announced.count >= batch;
+    this.#advance(full, unfinished ? sweep.from : announced.cursor, now);
     return full ? 0 : Math.max(1, Math.min(idleMs, inMs ?? idleMs));
+  }
+
+  get #polling(): boolean {
+    return this.#options.link === null || this.#options.pollMode();
+  }
+
+  // What could not be given back, or was left to those who poll, lies behind the cursor when its turn comes.
+  #noteReleased(mayReclaim: boolean, polling: boolean): void {
+    if ((mayReclaim && !this.#couldReclaim) || (!polling && this.#wasPolling)) this.#fullPass = null;
+    this.#couldReclaim = mayReclaim;
+    this.#wasPolling = polling;
   }
 
   async #reclaim(sweep: SweepOptions): Promise<number> {
@@ -94,9 +110,9 @@ export class Sweeper {
   }
 
   async #announce(sweep: SweepOptions): Promise<{ count: number; cursor: Date | null }> {
-    const { client, link, pollMode, metrics, log } = this.#options;
+    const { client, link, metrics, log } = this.#options;
     // In poll mode every dispatcher looks for itself, and due rows are not written to.
-    if (!link || pollMode()) return { count: 0, cursor: null };
+    if (!link || this.#polling) return { count: 0, cursor: null };
     const drained = await this.#drainedUntil(link);
     const lost = await this.#announceLost(link, sweep.limit);
     const { ids, stalled, cursor } = await announceDue(client, { ...sweep, drainedUntil: drained });
