@@ -173,6 +173,34 @@ describe('what was committed', () => {
     await reader.leave();
   });
 
+  it('is announced only when its commit is done, and what rolls back late never', async () => {
+    await pool.query(`
+      create function relay.commit_slowly() returns trigger language plpgsql as $$
+      begin
+        if new.type like 'slow.%' then perform pg_sleep(0.5); end if;
+        if new.type = 'slow.failing' then raise exception 'too late' using errcode = '53100'; end if;
+        return null;
+      end $$;
+      create constraint trigger commit_slowly after insert on relay.events deferrable initially deferred
+        for each row execute function relay.commit_slowly()`);
+    const announcing = givenAcceptor(database.url, { link });
+    const reader = givenConsumer(link);
+    const early = { failing: true, good: true };
+    const failing = announcing.accept({ type: 'slow.failing' }).finally(() => (early.failing = false));
+    expect(await reader.read(10)).toEqual([]);
+    expect(early.failing).toBe(true);
+    expect(await failing).toEqual({ kind: 'unavailable' });
+    const good = announcing.accept({ type: 'slow.good' }).finally(() => (early.good = false));
+    expect(await reader.read(10)).toEqual([]);
+    expect(early.good).toBe(true);
+    const { deliveryIds } = requireAccepted(await good);
+    await announcing.close();
+    expect((await reader.read(10)).flatMap((entry) => entry.deliveryIds)).toEqual(deliveryIds);
+    expect(await events('slow.failing')).toBe(0);
+    await reader.leave();
+    await pool.query('drop function relay.commit_slowly() cascade');
+  });
+
   it('for later is not announced', async () => {
     const announcing = givenAcceptor(database.url, { link });
     requireAccepted(await announcing.accept({ deliverAt: new Date(Date.now() + 60_000) }));
