@@ -22,6 +22,8 @@ import { routes } from './routes.ts';
 const KEEP_ALIVE_MS = 75_000;
 const HEADERS_TIMEOUT_MS = 10_000;
 const MAX_HEADER_BYTES = 16_384;
+/** What finds the queue of new connections full waits for seconds; the usual 511 are fewer than a fleet of producers opens at once. */
+const BACKLOG = 4_096;
 const HOT_PATH = '/v1/events';
 
 export interface DrainOptions {
@@ -71,7 +73,7 @@ export class ApiServer {
   async listen(bind: Bind): Promise<Bind> {
     await new Promise<void>((resolve, reject) => {
       this.#server.once('error', reject);
-      this.#server.listen(bind.port, bind.host, () => {
+      this.#server.listen({ ...bind, backlog: BACKLOG }, () => {
         this.#server.off('error', reject);
         resolve();
       });

@@ -14,6 +14,8 @@ export type { ReceiverCounts } from './state.ts';
 const MAX_BODY_BYTES = 16 * 1024 * 1024;
 /** Longer than any sender keeps an idle connection, so that the sender closes first and no request meets a reset. */
 const KEEP_ALIVE_MS = 75_000;
+/** Two dispatchers open more connections at once than the usual queue of 511 holds, and what finds it full waits for seconds. */
+const BACKLOG = 4_096;
 const CLOSE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 20;
 
@@ -120,7 +122,7 @@ function refuse(request: IncomingMessage, response: ServerResponse, target: Targ
 async function listen(server: Server, host: string, port: number): Promise<number> {
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
-    server.listen(port, host, () => {
+    server.listen({ port, host, backlog: BACKLOG }, () => {
       server.off('error', reject);
       resolve();
     });
