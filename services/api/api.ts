@@ -1,5 +1,4 @@
 import type pg from 'pg';
-import { RedisLink } from '../../lib/broker/link.ts';
 import type { ApiConfig } from '../../lib/config/api.ts';
 import { ConfigurationError } from '../../lib/config/env.ts';
 import { ingestMetrics } from '../../lib/metrics/ingest.ts';
@@ -12,9 +11,9 @@ import { adminKeyExists, findKeyGrant, touchApiKeys } from '../../lib/store/api-
 import { createDatabase } from '../../lib/store/database.ts';
 import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
-import { createPool } from '../../lib/store/pool.ts';
 import { requireSecretKeys } from '../../lib/store/secret-box.ts';
 import { findTenant } from '../../lib/store/tenants.ts';
+import { endPools, loggedPool, startLink } from '../fleet/connections.ts';
 import { FleetMember } from '../fleet/member.ts';
 import type { ApiContext } from './context.ts';
 import { Authenticator } from './http/authentication.ts';
@@ -63,7 +62,7 @@ async function start(
   pools: Pools,
 ): Promise<RunningService & { url: string }> {
   if (!config.authRequired) log.warn('RELAY_AUTH is off: whoever reaches this port may do everything');
-  const link = config.broker ? await startLink(config.broker, log) : null;
+  const link = await startLink(config.broker, log);
   const member = await new FleetMember({ pool: pools.general, role: 'api', link, log }).start();
   const metrics = new Metrics({ processMetrics: true });
   const counted = ingestMetrics(metrics, { queued: () => acceptor.queued });
@@ -157,27 +156,19 @@ type Pools = ReturnType<typeof createPools>;
 
 function createPools(config: ApiConfig, log: Logger) {
   const pool = (purpose: 'ingest' | 'ingest_alone' | 'general', name: string, max: number) =>
-    createPool({
-      url: config.databaseUrl,
-      purpose,
-      max,
-      applicationName: `relay-api-${name}`,
-      onIdleError: (error) => log.warn({ err: error }, 'an idle database connection died; it is replaced'),
-    });
+    loggedPool(
+      {
+        url: config.databaseUrl,
+        purpose,
+        max,
+        applicationName: `relay-api-${name}`,
+      },
+      log,
+    );
   return {
     plain: pool('ingest', 'plain', config.ingestConnections),
     keyed: pool('ingest', 'keyed', config.ingestConnections),
     alone: pool('ingest_alone', 'alone', ALONE_CONNECTIONS),
     general: pool('general', 'general', config.readConnections),
   };
-}
-
-async function endPools(pools: Pools): Promise<void> {
-  await Promise.all(Object.values(pools).map((pool) => pool.end()));
-}
-
-function startLink(broker: NonNullable<ApiConfig['broker']>, log: Logger): Promise<RedisLink> {
-  const onChange = (up: boolean, reason: string) =>
-    up ? log.info('Redis is there') : log.warn({ reason }, 'Redis is away');
-  return new RedisLink({ ...broker, onChange }).start();
 }

@@ -1,5 +1,4 @@
 import { StreamConsumer } from '../../lib/broker/consumer.ts';
-import { RedisLink } from '../../lib/broker/link.ts';
 import type { DispatcherConfig } from '../../lib/config/dispatcher.ts';
 import { deliveryMetrics } from '../../lib/metrics/delivery.ts';
 import { registerProcessMetrics } from '../../lib/metrics/process.ts';
@@ -9,8 +8,8 @@ import type { Logger } from '../../lib/runtime/log.ts';
 import { Loop } from '../../lib/runtime/loop.ts';
 import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
-import { createPool } from '../../lib/store/pool.ts';
 import { requireSecretKeys } from '../../lib/store/secret-box.ts';
+import { endPools, loggedPool, startLink } from '../fleet/connections.ts';
 import { FleetMember } from '../fleet/member.ts';
 import { startStatusServer } from '../fleet/status-server.ts';
 import { EndpointCache } from './endpoint-cache.ts';
@@ -46,7 +45,7 @@ export async function startDispatcher({
   const pools = createPools(config, log);
   await requireSecretKeys(pools.general, config.secretKeys);
   await warnUnlessDurable(pools.general, log);
-  const link = config.broker ? await startLink(config.broker, log) : null;
+  const link = await startLink(config.broker, log);
   const member = await new FleetMember({ pool: pools.general, role: 'dispatcher', link, log }).start();
 
   const metrics = new Metrics({ processMetrics: true });
@@ -179,7 +178,7 @@ export async function startDispatcher({
       await expiry.stop();
       await sender.close();
       await member.stop();
-      await Promise.all([status.close(), link?.stop(), ...Object.values(pools).map((pool) => pool.end())]);
+      await Promise.all([status.close(), link?.stop(), endPools(pools)]);
       log.info('dispatcher stopped');
     },
   };
@@ -205,24 +204,19 @@ class Stuckness {
 
 function createPools(config: DispatcherConfig, log: Logger) {
   const pool = (purpose: 'hot' | 'general', name: string, max: number) =>
-    createPool({
-      url: config.databaseUrl,
-      purpose,
-      max,
-      applicationName: `relay-dispatcher-${name}`,
-      onIdleError: (error) => log.warn({ err: error }, 'an idle database connection died; it is replaced'),
-    });
+    loggedPool(
+      {
+        url: config.databaseUrl,
+        purpose,
+        max,
+        applicationName: `relay-dispatcher-${name}`,
+      },
+      log,
+    );
   return {
     // A poll may run beside the claims by id, and the one lane of KEEP beside the lanes of FINISH.
     claim: pool('hot', 'claim', config.claimConnections + 1),
     settle: pool('hot', 'settle', config.settleConnections + 1),
     general: pool('general', 'general', 3),
   };
-}
-
-async function startLink(broker: NonNullable<DispatcherConfig['broker']>, log: Logger): Promise<RedisLink> {
-  return new RedisLink({
-    ...broker,
-    onChange: (up, reason) => (up ? log.info('Redis is there') : log.warn({ reason }, 'Redis is away')),
-  }).start();
 }

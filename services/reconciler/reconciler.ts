@@ -1,4 +1,3 @@
-import { RedisLink } from '../../lib/broker/link.ts';
 import type { ReconcilerConfig } from '../../lib/config/reconciler.ts';
 import { registerProcessMetrics } from '../../lib/metrics/process.ts';
 import { reconcileMetrics } from '../../lib/metrics/reconcile.ts';
@@ -7,7 +6,7 @@ import type { RunningService } from '../../lib/runtime/lifecycle.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
-import { createPool } from '../../lib/store/pool.ts';
+import { loggedPool, startLink } from '../fleet/connections.ts';
 import { FleetMember } from '../fleet/member.ts';
 import { startStatusServer } from '../fleet/status-server.ts';
 import { Leader } from './leader.ts';
@@ -24,20 +23,17 @@ export async function startReconciler({
   log,
 }: ReconcilerOptions): Promise<RunningService & { metricsUrl: string }> {
   await requireCurrentSchema(config.databaseUrl);
-  const pool = createPool({
-    url: config.databaseUrl,
-    purpose: 'general',
-    max: 3,
-    applicationName: 'relay-reconciler',
-    onIdleError: (error) => log.warn({ err: error }, 'an idle database connection died; it is replaced'),
-  });
+  const pool = loggedPool(
+    {
+      url: config.databaseUrl,
+      purpose: 'general',
+      max: 3,
+      applicationName: 'relay-reconciler',
+    },
+    log,
+  );
   await warnUnlessDurable(pool, log);
-  const link = config.broker
-    ? await new RedisLink({
-        ...config.broker,
-        onChange: (up, reason) => (up ? log.info('Redis is there') : log.warn({ reason }, 'Redis is away')),
-      }).start()
-    : null;
+  const link = await startLink(config.broker, log);
   const member = await new FleetMember({ pool, role: 'reconciler', link, log }).start();
   const metrics = new Metrics({ processMetrics: true });
   const counted = reconcileMetrics(metrics, { leader: () => leader.leading, gauges: () => upkeep.gauges });
