@@ -46,8 +46,12 @@ for each row execute function relay.refuse_attempt_change();
 
 -- Makes the daily partitions from yesterday to `days_ahead` days from now; bounds are UTC whatever the session's zone.
 -- Returns how many were made. A day whose rows already lie in the default partition is left to the maintainer.
+--
+-- A partition is made beside the log and attached. `create table ... partition of` would lock the whole log, and every settle would
+-- queue behind it while it waits for whatever long read is open. Attaching still wants the default partition for itself: when it is
+-- not to be had within 200 ms, that is an error (55P03) and nothing was made.
 create function relay.ensure_attempt_partitions(days_ahead integer) returns integer
-language plpgsql as $$
+language plpgsql set lock_timeout = '200ms' as $$
 declare
   today date := (now() at time zone 'utc')::date;
   day date;
@@ -59,15 +63,16 @@ begin
     partition := 'delivery_attempts_' || to_char(day, 'YYYYMMDD');
     continue when to_regclass('relay.' || partition) is not null;
     begin
+      execute format('create table relay.%I (like relay.delivery_attempts including all)', partition);
       execute format(
-        'create table relay.%I partition of relay.delivery_attempts for values from (%L) to (%L)',
+        'alter table relay.delivery_attempts attach partition relay.%I for values from (%L) to (%L)',
         partition, to_char(day, 'YYYY-MM-DD') || ' 00:00:00+00', to_char(day + 1, 'YYYY-MM-DD') || ' 00:00:00+00');
       made := made + 1;
     exception
       when check_violation then
         raise warning 'rows of % lie in the default partition', day;
-      when duplicate_table then
-        null;
+      when duplicate_table or unique_violation then
+        null; -- somebody else made it at the same moment
     end;
   end loop;
   return made;
