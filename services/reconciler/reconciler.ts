@@ -50,6 +50,7 @@ export async function startReconciler({
     pool,
     link,
     leader: () => leader.leading,
+    deadConsumerIdleMs: config.deadConsumerIdleMs,
     partitionDaysAhead: config.partitionDaysAhead,
     invariantIntervalMs: config.invariantIntervalMs,
     metrics: counted,

@@ -15,9 +15,7 @@ import { checkInvariants, violations } from '../../lib/store/invariants.ts';
 import { ensureAttemptPartitions, readQueueFigures } from '../../lib/store/queue-gauges.ts';
 
 const GAUGES_EVERY_MS = 15_000;
-const CONSUMERS_EVERY_MS = 30_000;
 const HOURLY_MS = 3_600_000;
-const DEAD_CONSUMER_IDLE_MS = 60_000;
 const STANDBY_CHECK_MS = 500;
 /** Slices of the daily check begin at least this far apart, so that it never takes more of the database than traffic leaves. */
 const CHECK_SLICE_EVERY_MS = 50;
@@ -26,6 +24,7 @@ export interface UpkeepOptions {
   pool: pg.Pool;
   link: RedisLink | null;
   leader: () => boolean;
+  deadConsumerIdleMs: number;
   partitionDaysAhead: number;
   invariantIntervalMs: number;
   metrics: ReconcileMetrics;
@@ -43,7 +42,7 @@ export class Upkeep {
     this.#options = options;
     this.loops = [
       this.#duty('gauges', GAUGES_EVERY_MS, () => this.#readGauges()),
-      this.#duty('consumers', CONSUMERS_EVERY_MS, () => this.#removeDeadConsumers()),
+      this.#duty('consumers', options.deadConsumerIdleMs / 2, () => this.#removeDeadConsumers()),
       this.#duty('partitions', HOURLY_MS, () => this.#preparePartitions()),
       this.#duty('invariants', options.invariantIntervalMs, (signal) => this.#checkInvariants(signal)),
     ];
@@ -95,8 +94,8 @@ export class Upkeep {
   }
 
   async #removeDeadConsumers(): Promise<void> {
-    const { link, metrics, pool } = this.#options;
-    if (link?.up) metrics.consumersRemoved.inc(await removeDeadConsumers(link, DEAD_CONSUMER_IDLE_MS));
+    const { link, metrics, pool, deadConsumerIdleMs } = this.#options;
+    if (link?.up) metrics.consumersRemoved.inc(await removeDeadConsumers(link, deadConsumerIdleMs));
     await forgetDeadProcesses(pool);
   }
 
