@@ -6,6 +6,7 @@ import { createTestDatabase, type TestDatabase } from '../testing/database.ts';
 import { eventually } from '../testing/eventually.ts';
 import { type Fleet, type FleetProcess, startFleet } from '../testing/fleet.ts';
 import { createTestRedis } from '../testing/redis.ts';
+import { endLeases } from '../testing/stored-rows.ts';
 
 /** The shortest lease that the configuration allows for sends of up to 3 s. */
 const SHORT_LEASE = {
@@ -71,6 +72,7 @@ describe('a dispatcher killed in the middle of its sends', () => {
     await doomed.kill();
     const held = await heldBy(doomed);
     expect(held.length).toBeGreaterThan(0);
+    await endLeases(pool, held, 6_000);
 
     const heir = await fleet.start('dispatcher');
     await fleet.delivered(deliveryIds, 60_000);
@@ -122,27 +124,5 @@ describe('a dispatcher frozen past its lease and woken again', () => {
     expect(fleet.receiver.counts().duplicates).toBeLessThanOrEqual(held.length);
     await expectConsistent(deliveryIds);
     await Promise.all([frozen.terminate(), other.terminate()]);
-  });
-});
-
-describe('a dispatcher asked to stop', () => {
-  it('finishes what it is sending, gives back the rest at once, and exits 0', {
-    timeout: 60_000,
-  }, async () => {
-    const leaving = await fleet.start('dispatcher', { RELAY_MAX_IN_FLIGHT: '8' });
-    fleet.receiver.reset();
-    const { deliveryIds } = await fleet.post(60);
-    await whenSending(leaving, 8);
-    const exited = leaving.terminate();
-    await eventually(async () => expect((await heldBy(leaving)).length).toBeLessThanOrEqual(8), 3_000);
-    expect(await exited).toBe(0);
-    expect(await heldBy(leaving)).toEqual([]);
-    expect(fleet.receiver.counts().duplicates).toBe(0);
-
-    const next = await fleet.start('dispatcher');
-    await fleet.delivered(deliveryIds);
-    await eventually(async () => expect(await heldBy(next)).toEqual([]));
-    expect(fleet.receiver.counts().duplicates).toBe(0);
-    await next.terminate();
   });
 });
