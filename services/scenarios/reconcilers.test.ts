@@ -84,7 +84,8 @@ describe('two reconcilers', { timeout: 60_000 }, () => {
     const { leading } = await leader();
     const cut = await pool.query(
       `select pg_terminate_backend(pid) from pg_stat_activity
-       where datname = current_database() and application_name = 'relay-reconciler-leader'`,
+       where datname = current_database() and application_name = 'relay-reconciler-leader'
+         and pid in (select pid from pg_locks where locktype = 'advisory' and granted)`,
     );
     expect(cut.rowCount).toBe(1);
     await eventually(() => {

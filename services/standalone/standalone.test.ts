@@ -1,12 +1,13 @@
 import { execFile } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { readFileSync, statSync } from 'node:fs';
+import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterEach, describe, expect, inject, it } from 'vitest';
 import { type ChildServer, startChildServer } from '../../lib/local/child-server.ts';
 import { freePort, projectRoot } from '../../lib/local/home.ts';
 import { caller } from '../testing/api.ts';
+import { createEmptyDatabase } from '../testing/database.ts';
 import { eventually } from '../testing/eventually.ts';
 
 const run = promisify(execFile);
@@ -63,6 +64,19 @@ const call = ({ apiUrl, adminKey }: Started) => {
   const asAdmin = caller(apiUrl);
   return (method: string, path: string, body?: object) => asAdmin(method, path, { key: adminKey, body });
 };
+
+/** Resolves when a request is open that keeps the dispatcher's drain waiting. */
+async function busy(asAdmin: ReturnType<typeof call>, url: string): Promise<void> {
+  const endpoint = await asAdmin('POST', '/v1/endpoints', { url, event_types: ['slow'] });
+  expect(endpoint.status).toBe(201);
+  const event = await asAdmin('POST', '/v1/events', { type: 'slow' });
+  await eventually(async () => {
+    const deliveries = await asAdmin('GET', `/v1/endpoints/${endpoint.json.id}/deliveries?status=inflight`);
+    expect(deliveries.json.items.map(({ event_id }: { event_id: string }) => event_id)).toEqual([
+      event.json.event_id,
+    ]);
+  });
+}
 
 // The shell reads the lines as somebody's who pastes them; only curl itself may be missing on a machine.
 const CURL = `curl() { "$NODE" -e '
@@ -148,10 +162,12 @@ describe('npm start', { timeout: 90_000 }, () => {
   });
 
   it('exits at once at a second Ctrl-C, which is not the one that npm passes on', async () => {
-    const relay = await start(await givenHome());
+    const home = await givenHome();
+    const relay = await start(home);
+    await busy(call(relay), `http://${home.env.RELAY_RECEIVER_BIND}/slow?ms=8000`);
     process.kill(relay.pid, 'SIGINT');
     process.kill(relay.pid, 'SIGINT');
-    await eventually(() => expect(relay.output()).toContain('stopping the API'));
+    await eventually(() => expect(relay.output()).toContain('stopping the dispatcher'));
     await new Promise((resolve) => setTimeout(resolve, 350));
     process.kill(relay.pid, 'SIGINT');
     expect(await relay.exited).toBe(1);
@@ -160,12 +176,18 @@ describe('npm start', { timeout: 90_000 }, () => {
 
   it('runs the services alone, on the stores that are named, also when the Redis among them is away', async () => {
     const away = `redis://127.0.0.1:${await freePort()}`;
-    const relay = await start(await givenHome({ RELAY_BROKER_URL: away }), ['--no-demo']);
+    const database = await createEmptyDatabase();
+    const home = await givenHome({ DATABASE_URL: database.url, RELAY_BROKER_URL: away });
+    const relay = await start(home, ['--no-demo']);
     expect(relay.output()).toContain('poll mode');
+    expect(readdirSync(home.dataDir).toSorted()).toEqual(['admin-key', 'secret-keys']);
     const api = call(relay);
     expect((await api('GET', '/v1/endpoints')).json.count).toBe(0);
     expect((await api('POST', '/v1/events', { type: 'anything' })).status).toBe(202);
     await eventually(() => expect(relay.output()).toMatch(/accepted 1, delivered 0, retries 0/));
+    await relay.stop([{ signal: 'SIGTERM', waitMs: 20_000 }]);
+    expect(await relay.exited).toBe(0);
+    await database.drop();
   });
 
   it.each([
