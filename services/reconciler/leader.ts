@@ -78,7 +78,7 @@ export class Leader {
   async #resign(): Promise<void> {
     const session = this.#session;
     this.#session = null;
-    if (session) this.#options.log.warn('no longer leads');
+    if (session) this.#options.log.info('no longer leads');
     await session?.release().catch(() => undefined);
   }
 
