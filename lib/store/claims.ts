@@ -1,6 +1,7 @@
 import type { Pool } from 'pg';
 import { INLINE_PAYLOAD_BYTES, RECLAIM_GRACE_MS } from '../domain/limits.ts';
 import { plainArray } from './array-literal.ts';
+import { eventIdOf } from './event-ids.ts';
 
 /** A leased delivery: all that sending it needs, except its endpoint's configuration (cached by `endpointVersion`). */
 export interface Claim {
@@ -41,9 +42,9 @@ const LEASE = `set claim_token = $2::uuid, lease_expires_at = now() + $3::double
 const LEASED = `q.delivery_id, q.endpoint_id, q.event_id, q.attempts, q.sends, q.deferral_reason, q.due_at, q.expires_at`;
 // date_part gives a double; extract would give a numeric, and computing with those costs more than the row's index probes.
 const WITH_EVENT = `
-select c.delivery_id, c.endpoint_id, c.event_id, c.attempts, c.sends, c.deferral_reason,
+select c.delivery_id, c.endpoint_id, c.attempts, c.sends, c.deferral_reason,
   date_part('epoch', now() - c.due_at) * 1000 as late_ms, c.expires_at <= now() is true as expired,
-  date_part('epoch', now() - e.created_at) * 1000 as age_ms, e.id is null as event_missing, e.type, e.content_type,
+  date_part('epoch', now() - e.created_at) * 1000 as age_ms, e.type, e.content_type,
   octet_length(e.payload) as payload_bytes,
   case when octet_length(e.payload) <= ${INLINE_PAYLOAD_BYTES} then e.payload end as payload,
   n.version as endpoint_version, n.deleted_at is not null as endpoint_deleted`;
@@ -80,14 +81,12 @@ from c${JOINS}`;
 interface ClaimRow {
   delivery_id: string;
   endpoint_id: string;
-  event_id: string;
   attempts: number;
   sends: number;
   deferral_reason: string | null;
   late_ms: number;
   age_ms: number | null;
   expired: boolean;
-  event_missing: boolean;
   type: string | null;
   content_type: string | null;
   payload_bytes: number | null;
@@ -149,7 +148,7 @@ function toClaim(row: ClaimRow, token: string): Claim {
   return {
     deliveryId: row.delivery_id,
     endpointId: row.endpoint_id,
-    eventId: row.event_id,
+    eventId: eventIdOf(row.delivery_id),
     token,
     attempts: row.attempts,
     sends: row.sends,
@@ -157,7 +156,7 @@ function toClaim(row: ClaimRow, token: string): Claim {
     lateMs: row.late_ms,
     ageMs: row.age_ms ?? 0,
     expired: row.expired,
-    eventMissing: row.event_missing,
+    eventMissing: row.type === null,
     type: row.type ?? '',
     contentType: row.content_type ?? '',
     payloadBytes: row.payload_bytes ?? 0,

@@ -11,3 +11,8 @@ export function eventIdTail(place: number, randomHex11: string): string {
 export function deliveryId(eventId: string, n: number): string {
   return eventId.slice(0, 32) + n.toString(16).padStart(4, '0');
 }
+
+/** The event that a delivery is of. */
+export function eventIdOf(delivery: string): string {
+  return `${delivery.slice(0, 32)}0000`;
+}

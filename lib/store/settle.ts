@@ -40,6 +40,9 @@ export interface SettleOptions {
 // One verb on the queue in each statement, `= any` and never a join to a list: joined, an old snapshot turns the plan into a scan of
 // the whole index, and two settles deadlock. Values are taken by position. A dead letter that should
 // not be there is overwritten: it must not keep a whole batch from being recorded.
+// Nearly every outcome is written, so only the ids of those that are not come back.
+const LOST = 'select array(select id from unnest($1::uuid[]) id where id not in (select delivery_id from';
+
 const FINISH = `
 with freed as (
   delete from relay.queue q
@@ -80,7 +83,7 @@ logged as (
   select delivery_id, seq, sends, attempts, generation, class, http_status, duration_ms, lateness_ms, error, snippet, reason, $11
   from ended where sent
 )
-select delivery_id from freed`;
+${LOST} freed)) as lost`;
 
 // A first deferral for a reason is logged; a repeated one only counts, or a dead endpoint would write a row for every look at it. The
 // sub-select of SET runs once for each row, which finds the row's place in the arrays once for all its columns.
@@ -114,7 +117,7 @@ logged as (
     ($10::text[])[k.i], $11, k.next_at
   from kept k where ($4::text[])[k.i] is not null
 )
-select delivery_id from kept`;
+${LOST} kept)) as lost`;
 
 /**
  * Ends deliveries: each delivery's outcome, its log row, its dead letter, and its queue row gone, in one statement. An id must
@@ -127,7 +130,7 @@ export async function finish(
   batch: readonly Finish[],
   options: SettleOptions,
 ): Promise<Set<string>> {
-  const { rows } = await pool.query<{ delivery_id: string }>({
+  const { rows } = await pool.query<{ lost: string[] }>({
     name: 'relay_finish',
     text: FINISH,
     values: [
@@ -139,14 +142,14 @@ export async function finish(
       options.processNumber,
     ],
   });
-  return new Set(rows.map((row) => row.delivery_id));
+  return written(batch, rows[0]?.lost);
 }
 
 /** Keeps deliveries owed: a retry, a deferral or a release. Fenced and reported like `finish`. */
 export async function keep(pool: Pool, batch: readonly Keep[], options: SettleOptions): Promise<Set<string>> {
   const sends = sendArrays(batch.map((item) => (item.kind === 'retry' ? item.send : null)));
   sends[0] = plainArray(batch.map(loggedClass));
-  const { rows } = await pool.query<{ delivery_id: string }>({
+  const { rows } = await pool.query<{ lost: string[] }>({
     name: 'relay_keep',
     text: KEEP,
     values: [
@@ -158,7 +161,13 @@ export async function keep(pool: Pool, batch: readonly Keep[], options: SettleOp
       options.processNumber,
     ],
   });
-  return new Set(rows.map((row) => row.delivery_id));
+  return written(batch, rows[0]?.lost);
+}
+
+function written(batch: readonly Fence[], lost: readonly string[] | undefined): Set<string> {
+  const ids = new Set(batch.map((item) => item.deliveryId));
+  for (const id of lost ?? ids) ids.delete(id);
+  return ids;
 }
 
 function loggedClass(item: Keep): OutcomeClass | null {

@@ -57,35 +57,31 @@ export async function attempt(context: AttemptContext, job: Job): Promise<void> 
         performance.now(),
       );
     }
-    await sendAndRecord(context, job, job.endpoint);
+    const { claim, endpoint } = job;
+    const body = claim.payload ?? (await readPayload(context.pool, claim.eventId));
+    const startedAt = performance.now();
+    // The process may have been frozen since the claim: what could outlive its lease is not begun.
+    if (!body || !leaseOutlasts(context, job, startedAt, endpoint.requestTimeoutMs))
+      return context.release(job);
+    const result = await context.sender.send({
+      url: endpoint.url,
+      headers: outboundHeaders(claim, endpoint, body, {
+        prefix: context.headerPrefix,
+        userAgent: context.userAgent,
+        timestampSeconds: Math.floor(context.now() / 1000),
+      }),
+      body,
+      deadlineAt: startedAt + endpoint.requestTimeoutMs,
+      connectTimeoutMs: endpoint.connectTimeoutMs,
+      idleTimeoutMs: endpoint.idleTimeoutMs,
+    });
+    record(context, job, result, startedAt);
   } catch (error) {
     context.log.error(
       { err: error, delivery_id: job.claim.deliveryId },
       'an attempt broke off; its lease will bring it back',
     );
   }
-}
-
-async function sendAndRecord(context: AttemptContext, job: Job, endpoint: Destination): Promise<void> {
-  const { claim } = job;
-  const body = claim.payload ?? (await readPayload(context.pool, claim.eventId));
-  const startedAt = performance.now();
-  // The process may have been frozen since the claim: what could outlive its lease is not begun.
-  if (!body || !leaseOutlasts(context, job, startedAt, endpoint.requestTimeoutMs))
-    return context.release(job);
-  const result = await context.sender.send({
-    url: endpoint.url,
-    headers: outboundHeaders(claim, endpoint, body, {
-      prefix: context.headerPrefix,
-      userAgent: context.userAgent,
-      timestampSeconds: Math.floor(context.now() / 1000),
-    }),
-    body,
-    deadlineAt: startedAt + endpoint.requestTimeoutMs,
-    connectTimeoutMs: endpoint.connectTimeoutMs,
-    idleTimeoutMs: endpoint.idleTimeoutMs,
-  });
-  record(context, job, result, startedAt);
 }
 
 function leaseOutlasts(context: AttemptContext, job: Job, now: number, requestTimeoutMs: number): boolean {
@@ -108,13 +104,15 @@ export function record(context: AttemptContext, job: Job, result: SendResult, st
     retryAfterMs: askedDelayMs(result, context.now()),
   });
   const send = sendRecord(context, job, outcome, result, startedAt);
-  const fence = { deliveryId: claim.deliveryId, token: claim.token };
-  if (step.kind === 'retry') context.settler.keep({ ...fence, kind: 'retry', delayMs: step.delayMs, send });
-  else if (step.kind === 'succeed')
-    context.settler.finish({ ...fence, status: 'succeeded', reason: null, send });
-  else {
-    context.metrics.dead[step.reason].inc();
-    context.settler.finish({ ...fence, status: 'dead', reason: step.reason, send });
+  const { deliveryId, token } = claim;
+  const { settler, metrics } = context;
+  if (step.kind === 'succeed') {
+    settler.finish({ deliveryId, token, status: 'succeeded', reason: null, send });
+  } else if (step.kind === 'retry') {
+    settler.keep({ deliveryId, token, kind: 'retry', delayMs: step.delayMs, send });
+  } else {
+    metrics.dead[step.reason].inc();
+    settler.finish({ deliveryId, token, status: 'dead', reason: step.reason, send });
     if (step.reason === 'gone') void disableGone(context, claim.endpointId);
   }
   observe(context, job, outcome, result, startedAt);
