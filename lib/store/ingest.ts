@@ -226,7 +226,10 @@ function requestArrays(events: readonly NewEvent[], options: AcceptOptions): unk
 export async function deliveryIdsOf(pool: Pool, eventIds: readonly string[]): Promise<Map<string, string[]>> {
   const { rows } = await pool.query<{ event_id: string; id: string }>({
     name: 'relay_delivery_ids',
-    text: 'select event_id, id from relay.deliveries where event_id = any($1::uuid[]) order by id',
+    text: `select e.id as event_id, d.id
+      from unnest($1::uuid[]) e(id),
+        lateral (select d.id from relay.deliveries d where d.id > e.id and d.id <= (left(e.id::text, 32) || 'ffff')::uuid) d
+      order by d.id`,
     values: [eventIds],
   });
   const byEvent = new Map<string, string[]>(eventIds.map((id) => [id, []]));

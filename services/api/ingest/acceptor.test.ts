@@ -175,30 +175,35 @@ describe('what was committed', () => {
 
   it('is announced only when its commit is done, and what rolls back late never', async () => {
     await pool.query(`
-      create function relay.commit_slowly() returns trigger language plpgsql as $$
+      create function relay.commit_when_let() returns trigger language plpgsql as $$
       begin
-        if new.type like 'slow.%' then perform pg_sleep(0.5); end if;
+        if new.type like 'slow.%' then perform pg_advisory_xact_lock_shared(77); end if;
         if new.type = 'slow.failing' then raise exception 'too late' using errcode = '53100'; end if;
         return null;
       end $$;
-      create constraint trigger commit_slowly after insert on relay.events deferrable initially deferred
-        for each row execute function relay.commit_slowly()`);
+      create constraint trigger commit_when_let after insert on relay.events deferrable initially deferred
+        for each row execute function relay.commit_when_let()`);
+    const gate = await pool.connect();
     const announcing = givenAcceptor(database.url, { link });
     const reader = givenConsumer(link);
-    const early = { failing: true, good: true };
-    const failing = announcing.accept({ type: 'slow.failing' }).finally(() => (early.failing = false));
+
+    await gate.query('select pg_advisory_lock(77)');
+    const failing = announcing.accept({ type: 'slow.failing' });
     expect(await reader.read(10)).toEqual([]);
-    expect(early.failing).toBe(true);
+    await gate.query('select pg_advisory_unlock(77)');
     expect(await failing).toEqual({ kind: 'unavailable' });
-    const good = announcing.accept({ type: 'slow.good' }).finally(() => (early.good = false));
+
+    await gate.query('select pg_advisory_lock(77)');
+    const good = announcing.accept({ type: 'slow.good' });
     expect(await reader.read(10)).toEqual([]);
-    expect(early.good).toBe(true);
+    await gate.query('select pg_advisory_unlock(77)');
     const { deliveryIds } = requireAccepted(await good);
     await announcing.close();
     expect((await reader.read(10)).flatMap((entry) => entry.deliveryIds)).toEqual(deliveryIds);
     expect(await events('slow.failing')).toBe(0);
     await reader.leave();
-    await pool.query('drop function relay.commit_slowly() cascade');
+    gate.release();
+    await pool.query('drop function relay.commit_when_let() cascade');
   });
 
   it('for later is not announced', async () => {
