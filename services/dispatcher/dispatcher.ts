@@ -21,6 +21,8 @@ import { type Announced, StreamSource } from './stream-source.ts';
 import { Workshop } from './workshop.ts';
 
 const EXPIRE_EVERY_MS = 100;
+/** Fewer deliveries under way than this are done before more could be claimed. */
+const STARVING_BELOW = 64;
 const LEAVE_LIMIT_MS = 2_000;
 
 export interface DispatcherOptions {
@@ -99,6 +101,7 @@ export async function startDispatcher({
     lingerMs: config.claimLingerMs,
     lanes: config.claimConnections,
     wanted: () => workshop.wanted(intake.claiming),
+    starving: () => workshop.inFlight + workshop.ready + intake.claiming < STARVING_BELOW,
     onJobs: (jobs) => workshop.take(jobs),
     onUnusable: (claims) => workshop.giveBack(claims),
     onDecided: (ids) => source?.decide(ids),

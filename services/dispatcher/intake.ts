@@ -27,6 +27,8 @@ export interface IntakeOptions {
   lanes: number;
   /** How many more deliveries the process can take in now. */
   wanted: () => number;
+  /** Whether the process will soon have nothing to send: then waiting for company costs more than it saves. */
+  starving: () => boolean;
   onJobs: (jobs: Job[]) => void;
   /** Leased, but nothing can be begun with them: give the leases back. */
   onUnusable: (claims: readonly Claim[]) => void;
@@ -70,14 +72,14 @@ export class Intake {
 
   /** Claims what can start; called whenever something may have changed. */
   pump(): void {
-    const { lanes, maxBatch, lingerMs, wanted } = this.#options;
+    const { lanes, maxBatch, lingerMs, wanted, starving } = this.#options;
     while (!this.#stopped && this.#claims < lanes && this.#ids.length > 0) {
       const room = wanted();
       if (room <= 0) return;
       const size = Math.min(maxBatch, room, this.#ids.length);
-      const sinceLast = performance.now() - this.#lastClaimAt;
-      if (size < maxBatch && size === this.#ids.length && sinceLast < lingerMs)
-        return this.#linger(lingerMs - sinceLast);
+      const leftMs = this.#lastClaimAt + lingerMs - performance.now();
+      const small = size < maxBatch && size === this.#ids.length;
+      if (small && leftMs > 0 && !starving()) return this.#linger(leftMs);
       this.#track(this.#claim(this.#ids.splice(0, size)));
     }
   }
