@@ -44,7 +44,7 @@ export interface PoolOptions {
 
 /**
  * A pool whose connections carry the settings of their purpose. An idle connection that dies is reported and replaced; a
- * connection that cannot be had within 5 s, or an answer that takes over 20 s, is an error.
+ * connection that cannot be had within 5 s, or an answer that takes over 20 s (12 s for a commit that a producer waits for), is an error.
  */
 export function createPool(options: PoolOptions): pg.Pool {
   const pool = new pg.Pool({
@@ -54,7 +54,7 @@ export function createPool(options: PoolOptions): pg.Pool {
     options: startupOptions(options.purpose),
     connectionTimeoutMillis: 5_000,
     idleTimeoutMillis: 60_000,
-    ...(options.purpose === 'migrate' ? {} : { query_timeout: 20_000 }),
+    ...(options.purpose === 'migrate' ? {} : { query_timeout: answerLimitMs(options.purpose) }),
     keepAlive: true,
     keepAliveInitialDelayMillis: 5_000,
   });
@@ -63,6 +63,11 @@ export function createPool(options: PoolOptions): pg.Pool {
   // an unheard error event ends the process.
   pool.on('connect', (client) => client.on('error', () => undefined));
   return pool;
+}
+
+// A little longer than the server's own limit: only a connection that is dead is this late.
+function answerLimitMs(purpose: PoolPurpose): number {
+  return purpose === 'ingest' || purpose === 'ingest_alone' ? 12_000 : 20_000;
 }
 
 export function startupOptions(purpose: PoolPurpose): string {
