@@ -58,7 +58,7 @@ describe('Redis flushed three times while deliveries run', () => {
     const client = new Redis(redis.url);
     const posting = fleet.post(2_000, { connections: 16, rate: 400 });
     for (let flush = 0; flush < 3; flush++) {
-      // Each flush meets traffic: some has arrived since the last one, and most is still to come.
+      // Each flush meets traffic: some has arrived since the last one, and some is still to come.
       await eventually(
         () => expect(fleet.receiver.counts().delivered).toBeGreaterThan(400 * (flush + 1)),
         40_000,
