@@ -63,3 +63,28 @@ export type SigningScheme = (typeof SIGNING_SCHEMES)[number];
 /** How the dispatchers learn of work: by the stream, or by asking the database. */
 export const WAKE_MODES = ['stream', 'poll'] as const;
 export type WakeMode = (typeof WAKE_MODES)[number];
+
+/** Why an endpoint is disabled: somebody said so, it answered 410, or it has done nothing but fail for days. */
+export const DISABLED_REASONS = ['operator', 'gone', 'failing'] as const;
+export type DisabledReason = (typeof DISABLED_REASONS)[number];
+
+/** Why an endpoint is paused: somebody said so, or it asked for it itself. */
+export const PAUSE_REASONS = ['operator', 'retry_after'] as const;
+export type PauseReason = (typeof PAUSE_REASONS)[number];
+
+export const BREAKER_STATES = ['closed', 'open', 'half_open'] as const;
+export type BreakerState = (typeof BREAKER_STATES)[number];
+
+/**
+ * The two streams. `queue.lane` holds the place in this list: 0 goes first, 1 is whatever can wait its turn (retries, woken slots, replays,
+ * what exceeds an endpoint's own rate).
+ */
+export const LANES = ['express', 'bulk'] as const;
+export type Lane = (typeof LANES)[number];
+
+/** What `queue.waiting` may hold: `slot` has a moment of its own, `parked` waits without one. */
+export const WAITS = ['slot', 'parked'] as const;
+export type Wait = (typeof WAITS)[number];
+
+export const ENDPOINT_JOBS = ['retime', 'cancel'] as const;
+export type EndpointJobKind = (typeof ENDPOINT_JOBS)[number];

@@ -1,5 +1,5 @@
 import type { Pool } from 'pg';
-import type { SigningScheme } from '../domain/vocabulary.ts';
+import type { DisabledReason, SigningScheme } from '../domain/vocabulary.ts';
 import { plainArray } from './array-literal.ts';
 import type { RetryPolicyOverride, TimeoutsOverride } from './tables.ts';
 
@@ -12,7 +12,7 @@ export interface EndpointConfig {
   version: number;
   slotVersion: number;
   enabled: boolean;
-  disabledReason: 'operator' | 'gone' | null;
+  disabledReason: DisabledReason | null;
   deleted: boolean;
   signingScheme: SigningScheme;
   /** Sealed: see secret-box.ts. */

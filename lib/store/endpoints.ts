@@ -1,6 +1,6 @@
 import { sql } from 'kysely';
 import type { SecretKeys } from '../config/secret-keys.ts';
-import type { SigningScheme } from '../domain/vocabulary.ts';
+import type { DisabledReason, SigningScheme } from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
 import { newId } from './new-id.ts';
 import { sealSecret } from './secret-box.ts';
@@ -17,7 +17,7 @@ export interface Endpoint {
   eventTypes: string[];
   description: string;
   enabled: boolean;
-  disabledReason: 'operator' | 'gone' | null;
+  disabledReason: DisabledReason | null;
   disabledAt: Date | null;
   signingScheme: SigningScheme;
   /** While a rotation overlaps; null otherwise. */
@@ -181,7 +181,7 @@ export async function enableEndpoint(db: Database, ref: EndpointRef): Promise<En
 export async function disableEndpoint(
   db: Database,
   ref: EndpointRef,
-  reason: 'operator' | 'gone',
+  reason: DisabledReason,
 ): Promise<Endpoint | null> {
   return db.transaction().execute(async (trx) => {
     const disabled = await trx

@@ -1,9 +1,13 @@
 import type { ColumnType, Generated } from 'kysely';
 import type {
+  BreakerState,
   DeadReason,
   DeferralReason,
   DeliveryStatus,
+  DisabledReason,
+  EndpointJobKind,
   OutcomeClass,
+  PauseReason,
   ShownStatus,
   SigningScheme,
 } from '../domain/vocabulary.ts';
@@ -14,6 +18,7 @@ export interface Tables {
   api_keys: ApiKeyTable;
   endpoints: EndpointTable;
   subscriptions: SubscriptionTable;
+  endpoint_jobs: EndpointJobTable;
   events: EventTable;
   deliveries: DeliveryTable;
   delivery_view: DeliveryView;
@@ -69,7 +74,7 @@ interface EndpointTable {
   event_types: string[];
   description: string;
   enabled: Generated<boolean>;
-  disabled_reason: 'operator' | 'gone' | null;
+  disabled_reason: DisabledReason | null;
   disabled_at: Date | null;
   signing_scheme: SigningScheme;
   secret: Buffer;
@@ -81,11 +86,27 @@ interface EndpointTable {
   retry_policy: RetryPolicyOverride | null;
   timeouts: TimeoutsOverride | null;
   paused_until: Date | null;
+  paused_reason: PauseReason | null;
+  breaker_state: Generated<BreakerState>;
+  breaker_failures: Generated<number>;
+  breaker_trips: Generated<number>;
+  breaker_streak: Generated<number>;
+  breaker_until: Date | null;
+  breaker_probe: string | null;
+  failing_since: Date | null;
   version: Generated<number>;
   slot_version: Generated<number>;
   created_at: MadeByDatabase;
   updated_at: Generated<Date>;
   deleted_at: Date | null;
+}
+
+interface EndpointJobTable {
+  endpoint_id: string;
+  kind: EndpointJobKind;
+  round: Generated<number>;
+  after_delivery: string | null;
+  requested_at: MadeByDatabase;
 }
 
 interface SubscriptionTable {

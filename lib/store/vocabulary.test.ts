@@ -2,12 +2,17 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
 import {
+  BREAKER_STATES,
   DEAD_REASONS,
   DEFERRAL_REASONS,
   DELIVERY_STATUSES,
+  DISABLED_REASONS,
+  ENDPOINT_JOBS,
   OUTCOME_CLASSES,
+  PAUSE_REASONS,
   SHOWN_STATUSES,
   SIGNING_SCHEMES,
+  WAITS,
   WAKE_MODES,
 } from '../domain/vocabulary.ts';
 import { deliveryMetrics } from '../metrics/delivery.ts';
@@ -36,13 +41,16 @@ const COLUMNS: Record<string, readonly string[]> = {
   'deliveries.last_class': OUTCOME_CLASSES,
   'deliveries.status': DELIVERY_STATUSES,
   'delivery_attempts.class': OUTCOME_CLASSES,
-  'endpoints.disabled_reason': ['operator', 'gone'],
+  'endpoint_jobs.kind': ENDPOINT_JOBS,
+  'endpoints.breaker_state': BREAKER_STATES,
+  'endpoints.disabled_reason': DISABLED_REASONS,
+  'endpoints.paused_reason': PAUSE_REASONS,
   'endpoints.signing_scheme': SIGNING_SCHEMES,
   'endpoints.transport': ['http'],
   'process_heartbeats.role': ['api', 'dispatcher', 'reconciler'],
   'process_heartbeats.wake': WAKE_MODES,
   'queue.deferral_reason': DEFERRAL_REASONS,
-  'queue.waiting': ['slot', 'parked'],
+  'queue.waiting': WAITS,
 };
 
 async function closedLists(): Promise<Record<string, string[]>> {
