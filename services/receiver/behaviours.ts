@@ -44,6 +44,7 @@ const BEHAVIOURS: Record<string, Behaviour> = {
   '/429': tooMany,
   '/bigbody': bigBody,
   '/trickle': trickle,
+  '/hang': hang,
   '/toggle': toggle,
   '/redirect': redirect,
   '/drop': drop,
@@ -113,9 +114,23 @@ function trickle(exchange: Exchange): void {
   exchange.every(intervalMs, () => response.write('.'));
 }
 
+/** Takes the request and says nothing, for as long as the sender stays. */
+function hang(exchange: Exchange): void {
+  exchange.response.once('close', () => exchange.note(0));
+}
+
+/** While it is off it refuses with 503, or with `off=hang` or `off=trickle` does that instead. */
 function toggle(exchange: Exchange, context: BehaviourContext): void {
-  if (context.isOn(exchange.target.query.get('name') ?? '')) exchange.reply(200, 'on');
-  else exchange.reply(503, 'off');
+  const { query } = exchange.target;
+  if (context.isOn(query.get('name') ?? '')) return exchange.reply(200, 'on');
+  switch (query.get('off')) {
+    case 'hang':
+      return hang(exchange);
+    case 'trickle':
+      return trickle(exchange);
+    default:
+      exchange.reply(503, 'off');
+  }
 }
 
 function redirect(exchange: Exchange): void {

@@ -225,6 +225,37 @@ describe('POST /toggle', () => {
   });
 });
 
+describe('POST /toggle with another way of being off', () => {
+  it('hangs until the sender gives up, and answers once it is on', async () => {
+    const socket = connect(receiver.port, '127.0.0.1');
+    socket.write(
+      'POST /toggle?off=hang HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nrelay-delivery-id: held\r\n\r\n',
+    );
+    await vi.waitFor(() => expect(receiver.find('held')).toMatchObject({ requests: 1 }));
+    expect(deliveries).toHaveLength(0);
+    socket.destroy();
+    await vi.waitFor(() => expect(deliveries[0]).toMatchObject({ deliveryId: 'held', status: 0 }));
+    receiver.setToggle('', true);
+    expect(await deliver('/toggle?off=hang')).toMatchObject({ status: 200 });
+  });
+
+  it('trickles as /trickle does', async () => {
+    expect(await rawUntil('/toggle?off=trickle&ms=5&part=headers', /x{5}/)).toMatch(/x-slow: x+$/);
+    receiver.setToggle('', true);
+    expect(await deliver('/toggle?off=trickle&part=headers')).toMatchObject({ status: 200 });
+  });
+});
+
+describe('POST /hang', () => {
+  it('is counted and never answered', async () => {
+    const socket = connect(receiver.port, '127.0.0.1');
+    socket.write('POST /hang HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nrelay-delivery-id: h\r\n\r\n');
+    await vi.waitFor(() => expect(receiver.find('h')).toMatchObject({ requests: 1, successes: 0 }));
+    socket.destroy();
+    await vi.waitFor(() => expect(deliveries[0]).toMatchObject({ deliveryId: 'h', status: 0 }));
+  });
+});
+
 describe('POST /redirect', () => {
   it('points elsewhere', async () => {
     const answer = await deliver('/redirect?to=http%3A%2F%2F127.0.0.1%2Fsecret');
