@@ -3,6 +3,7 @@ import type { SecretKeys } from '../config/secret-keys.ts';
 import { validateSecret } from '../domain/signing.ts';
 import type { SigningScheme } from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
+import { requestJob } from './endpoint-jobs.ts';
 import { type Endpoint, type EndpointRef, type EndpointSettings, SHOWN_COLUMNS } from './endpoints.ts';
 import { openSecret, sealSecret } from './secret-box.ts';
 import { replaceSubscriptions } from './subscriptions.ts';
@@ -34,7 +35,16 @@ interface Secrets {
   previous_secret: Buffer | null;
 }
 
-/** Changes an endpoint, its subscriptions and its secrets in one transaction. */
+interface Pace {
+  rate_per_second: number;
+  burst: number;
+  max_in_flight: number;
+}
+
+/**
+ * Changes an endpoint, its subscriptions and its secrets in one transaction. Another pace has what waits for the endpoint timed anew: its
+ * slots were spaced by the old one.
+ */
 export async function changeEndpoint(
   db: Database,
   ref: EndpointRef,
@@ -46,11 +56,13 @@ export async function changeEndpoint(
     if (!before) return { kind: 'not_found' };
     const secrets = secretChange(before, change, options);
     if ('kind' in secrets) return secrets;
+    const retimes = changesPace(before, change);
     const endpoint = await trx
       .updateTable('endpoints')
       .set({
         ...columns(change),
         ...secrets,
+        ...(retimes ? { slot_version: sql<number>`slot_version + 1` } : {}),
         version: sql<number>`version + 1`,
         updated_at: sql<Date>`now()`,
       })
@@ -58,14 +70,15 @@ export async function changeEndpoint(
       .returning(SHOWN_COLUMNS)
       .executeTakeFirstOrThrow();
     if (change.eventTypes) await replaceSubscriptions(trx, endpoint);
+    if (retimes) await requestJob(trx, ref.id, 'retime');
     return { kind: 'changed', endpoint };
   });
 }
 
-async function lockEndpoint(trx: Connection, ref: EndpointRef): Promise<Secrets | undefined> {
+async function lockEndpoint(trx: Connection, ref: EndpointRef): Promise<(Secrets & Pace) | undefined> {
   return trx
     .selectFrom('endpoints')
-    .select(['id', 'signing_scheme', 'secret'])
+    .select(['id', 'signing_scheme', 'secret', 'rate_per_second', 'burst', 'max_in_flight'])
     .select(
       sql<Buffer | null>`case when previous_secret_expires_at > now() then previous_secret end`.as(
         'previous_secret',
@@ -79,7 +92,6 @@ async function lockEndpoint(trx: Connection, ref: EndpointRef): Promise<Secrets 
 }
 
 function columns(change: EndpointChange): Columns {
-  const { ratePerSecond, burst, maxInFlight } = change;
   const given: Columns = {
     url: change.url,
     event_types: change.eventTypes && [...change.eventTypes],
@@ -87,19 +99,20 @@ function columns(change: EndpointChange): Columns {
     signing_scheme: change.signingScheme,
     retry_policy: change.retryPolicy,
     timeouts: change.timeouts,
-    rate_per_second: ratePerSecond,
-    burst,
-    max_in_flight: maxInFlight,
+    rate_per_second: change.ratePerSecond,
+    burst: change.burst,
+    max_in_flight: change.maxInFlight,
   };
-  const present = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
-  return { ...present, slot_version: sql<number>`slot_version + ${slotChange(change)}` };
+  return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
 }
 
-/** 1 when the pace really changes: raising slot_version has every waiting delivery timed anew. */
-function slotChange({ ratePerSecond, burst, maxInFlight }: EndpointChange) {
-  return sql<number>`case when (rate_per_second, burst, max_in_flight) is distinct from (
-    coalesce(${ratePerSecond ?? null}::float8, rate_per_second), coalesce(${burst ?? null}::float8, burst),
-    coalesce(${maxInFlight ?? null}::integer, max_in_flight)) then 1 else 0 end`;
+function changesPace(before: Pace, change: EndpointChange): boolean {
+  const { ratePerSecond, burst, maxInFlight } = change;
+  return (
+    (ratePerSecond ?? before.rate_per_second) !== before.rate_per_second ||
+    (burst ?? before.burst) !== before.burst ||
+    (maxInFlight ?? before.max_in_flight) !== before.max_in_flight
+  );
 }
 
 type SecretColumns = Pick<Columns, 'secret' | 'previous_secret' | 'previous_secret_expires_at'>;

@@ -6,13 +6,12 @@ import { DEFAULT_TENANT_ID } from '../domain/limits.ts';
 import { createDatabase, type Database } from './database.ts';
 import { changeEndpoint, type EndpointChange } from './endpoint-change.ts';
 import { readEndpointConfigs } from './endpoint-config.ts';
+import { disableEndpoint, enableEndpoint } from './endpoint-switches.ts';
 import {
   createEndpoint,
   deleteEndpoint,
-  disableEndpoint,
   type Endpoint,
   type EndpointSettings,
-  enableEndpoint,
   findEndpoint,
   listEndpoints,
 } from './endpoints.ts';

@@ -1,7 +1,8 @@
 import { sql } from 'kysely';
 import type { SecretKeys } from '../config/secret-keys.ts';
-import type { DisabledReason, SigningScheme } from '../domain/vocabulary.ts';
+import type { BreakerState, DisabledReason, PauseReason, SigningScheme } from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
+import { requestJob } from './endpoint-jobs.ts';
 import { newId } from './new-id.ts';
 import { sealSecret } from './secret-box.ts';
 import { removeSubscriptions, replaceSubscriptions } from './subscriptions.ts';
@@ -27,7 +28,19 @@ export interface Endpoint {
   maxInFlight: number;
   retryPolicy: RetryPolicyOverride | null;
   timeouts: TimeoutsOverride | null;
+  paused: boolean;
+  /** Null without an end, and when it is not paused. */
   pausedUntil: Date | null;
+  pausedReason: PauseReason | null;
+  breakerState: BreakerState;
+  /** Failures in a row while it is closed. */
+  breakerFailures: number;
+  /** How often it has opened or been reset: rises only. */
+  breakerTrips: number;
+  /** The end of the cooldown, or the moment by which the probe must have reported; null while it is closed. */
+  breakerUntil: Date | null;
+  /** The first failure after the last success. */
+  failingSince: Date | null;
   version: number;
   createdAt: Date;
   updatedAt: Date;
@@ -71,9 +84,17 @@ export const SHOWN_COLUMNS = [
   'max_in_flight as maxInFlight',
   'retry_policy as retryPolicy',
   'timeouts',
+  sql<boolean>`coalesce(paused_until > now(), false)`.as('paused'),
   sql<Date | null>`case when paused_until > now() and paused_until < 'infinity' then paused_until end`.as(
     'pausedUntil',
   ),
+  // The row keeps a pause that has ended until the next one overwrites it.
+  sql<PauseReason | null>`case when paused_until > now() then paused_reason end`.as('pausedReason'),
+  'breaker_state as breakerState',
+  'breaker_failures as breakerFailures',
+  'breaker_trips as breakerTrips',
+  'breaker_until as breakerUntil',
+  'failing_since as failingSince',
   'version',
   'created_at as createdAt',
   'updated_at as updatedAt',
@@ -151,61 +172,10 @@ export async function listEndpoints(
     .execute();
 }
 
-/** Matches again what was parked under the endpoint; a change of nothing changes no version. */
-export async function enableEndpoint(db: Database, ref: EndpointRef): Promise<Endpoint | null> {
-  return db.transaction().execute(async (trx) => {
-    const enabled = await trx
-      .updateTable('endpoints')
-      .set({
-        enabled: true,
-        disabled_reason: null,
-        disabled_at: null,
-        version: sql`version + 1`,
-        // What waits for this endpoint was timed while it was disabled.
-        slot_version: sql`slot_version + 1`,
-        updated_at: sql`now()`,
-      })
-      .where('id', '=', ref.id)
-      .where('tenant_id', '=', ref.tenantId)
-      .where('deleted_at', 'is', null)
-      .where('enabled', '=', false)
-      .returning(SHOWN_COLUMNS)
-      .executeTakeFirst();
-    if (!enabled) return findEndpoint(trx, ref);
-    await replaceSubscriptions(trx, enabled);
-    return enabled;
-  });
-}
-
-/** Matches no further events for the endpoint. Null when it does not exist; disabled already, it keeps its first reason. */
-export async function disableEndpoint(
-  db: Database,
-  ref: EndpointRef,
-  reason: DisabledReason,
-): Promise<Endpoint | null> {
-  return db.transaction().execute(async (trx) => {
-    const disabled = await trx
-      .updateTable('endpoints')
-      .set({
-        enabled: false,
-        disabled_reason: reason,
-        disabled_at: sql`now()`,
-        version: sql`version + 1`,
-        updated_at: sql`now()`,
-      })
-      .where('id', '=', ref.id)
-      .where('tenant_id', '=', ref.tenantId)
-      .where('deleted_at', 'is', null)
-      .where('enabled', '=', true)
-      .returning(SHOWN_COLUMNS)
-      .executeTakeFirst();
-    if (!disabled) return findEndpoint(trx, ref);
-    await removeSubscriptions(trx, ref.id);
-    return disabled;
-  });
-}
-
-/** Deletes an endpoint: its row stays for its history, and a claim that meets it ends the delivery `cancelled`, unsent. */
+/**
+ * Deletes an endpoint: its row stays for its history, and what is owed to it ends `cancelled`, unsent, by a job or by the claim that meets it
+ * first. False when there is no such endpoint.
+ */
 export async function deleteEndpoint(db: Database, ref: EndpointRef): Promise<boolean> {
   return db.transaction().execute(async (trx) => {
     const deleted = await trx
@@ -218,6 +188,7 @@ export async function deleteEndpoint(db: Database, ref: EndpointRef): Promise<bo
       .executeTakeFirst();
     if (!deleted) return false;
     await removeSubscriptions(trx, ref.id);
+    await requestJob(trx, ref.id, 'cancel');
     return true;
   });
 }

@@ -63,7 +63,7 @@ export type TenantDeletion = 'deleted' | 'not_found' | 'is_default';
 
 /**
  * Deletes a tenant, its endpoints and its keys in one transaction. Its events and deliveries stay for their retention; what is
- * still owed ends `cancelled` at its next claim.
+ * still owed ends `cancelled`, by a job of each endpoint or by the claim that meets it first.
  */
 export async function deleteTenant(db: Database, id: string): Promise<TenantDeletion> {
   if (id === DEFAULT_TENANT_ID) return 'is_default';
@@ -88,14 +88,16 @@ export async function deleteTenant(db: Database, id: string): Promise<TenantDele
 }
 
 async function deleteEndpointsOf(trx: Connection, tenantId: string): Promise<void> {
-  // Locked in order of id first: an UPDATE takes its locks in whatever order it finds the rows.
-  await trx
+  const living = trx
     .selectFrom('endpoints')
-    .select('id')
     .where('tenant_id', '=', tenantId)
-    .where('deleted_at', 'is', null)
-    .orderBy('id')
-    .forUpdate()
+    .where('deleted_at', 'is', null);
+  // Locked in order of id first: an UPDATE takes its locks in whatever order it finds the rows.
+  await living.select('id').orderBy('id').forUpdate().execute();
+  await trx
+    .insertInto('endpoint_jobs')
+    .columns(['endpoint_id', 'kind'])
+    .expression(living.select(['id', sql<'cancel'>`'cancel'`.as('kind')]))
     .execute();
   await trx
     .updateTable('endpoints')

@@ -1,6 +1,7 @@
 import type { Route } from './http/route.ts';
 import { deadLetterRoutes } from './routes/dead-letters.ts';
 import { deliveryRoutes } from './routes/deliveries.ts';
+import { endpointSwitchRoutes } from './routes/endpoint-switches.ts';
 import { endpointRoutes } from './routes/endpoints.ts';
 import { postEventRoute } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
@@ -13,6 +14,7 @@ export const routes: readonly Route[] = [
   ...deliveryRoutes,
   ...deadLetterRoutes,
   ...endpointRoutes,
+  ...endpointSwitchRoutes,
   ...keyRoutes,
   ...tenantRoutes,
   ...healthRoutes,

@@ -5,59 +5,29 @@ import { type ChangeResult, changeEndpoint } from '../../../lib/store/endpoint-c
 import {
   createEndpoint,
   deleteEndpoint,
-  disableEndpoint,
   type Endpoint,
-  enableEndpoint,
   findEndpoint,
   listEndpoints,
 } from '../../../lib/store/endpoints.ts';
 import { idCursor } from '../http/cursor.ts';
-import { idParams, pageLimit } from '../http/fields.ts';
+import { pageLimit } from '../http/fields.ts';
 import { pageById } from '../http/page.ts';
 import { invalid, Problem } from '../http/problem.ts';
 import { type Call, defineRoute, type Reply } from '../http/route.ts';
+import {
+  absent,
+  type IdCall,
+  ofOne,
+  refOf,
+  reply,
+  shownEndpoint,
+  tag,
+  theEndpoint,
+} from './endpoint-answers.ts';
 import { EndpointPatch, NewEndpoint, requireDestination, requireTimeouts } from './endpoint-settings.ts';
 import { EndpointShape, NewEndpointShape, pageOf, RotationShape } from './shapes.ts';
 
-const tag = 'Endpoints';
-const absent = () => new Problem('endpoint_not_found', 'there is no endpoint of this id');
-
-export function shownEndpoint(endpoint: Endpoint) {
-  return {
-    id: endpoint.id,
-    tenant_id: endpoint.tenantId,
-    url: endpoint.url,
-    transport: endpoint.transport,
-    event_types: endpoint.eventTypes,
-    description: endpoint.description,
-    enabled: endpoint.enabled,
-    disabled_reason: endpoint.disabledReason,
-    disabled_at: endpoint.disabledAt,
-    signing_scheme: endpoint.signingScheme,
-    previous_secret_expires_at: endpoint.previousSecretExpiresAt,
-    rate_per_second: endpoint.ratePerSecond,
-    burst: endpoint.burst,
-    max_in_flight: endpoint.maxInFlight,
-    retry_policy: endpoint.retryPolicy,
-    timeouts: endpoint.timeouts,
-    paused_until: endpoint.pausedUntil,
-    version: endpoint.version,
-    created_at: endpoint.createdAt,
-    updated_at: endpoint.updatedAt,
-  };
-}
-
 const generateSecret = () => newSecret(randomBytes(32));
-
-type IdCall = Call<{ id: string }, Record<string, never>, Record<string, never>>;
-
-async function reply(endpoint: Promise<Endpoint | null>): Promise<Reply> {
-  const found = await endpoint;
-  if (!found) throw absent();
-  return { status: 200, json: shownEndpoint(found) };
-}
-
-const refOf = ({ tenantId, params }: Pick<IdCall, 'tenantId' | 'params'>) => ({ tenantId, id: params.id });
 
 async function create(
   call: Call<Record<string, never>, Record<string, never>, z.output<typeof NewEndpoint>>,
@@ -145,9 +115,6 @@ async function remove(call: IdCall): Promise<Reply> {
   return { status: 204 };
 }
 
-const theEndpoint = [{ status: 200, description: 'The endpoint', schema: EndpointShape }];
-const ofOne = { access: 'manage', tag, params: idParams, problems: ['endpoint_not_found'] } as const;
-
 export const endpointRoutes = [
   defineRoute(
     {
@@ -219,29 +186,6 @@ export const endpointRoutes = [
       answers: [{ status: 204, description: 'Deleted' }],
     },
     remove,
-  ),
-  defineRoute(
-    {
-      ...ofOne,
-      name: 'enableEndpoint',
-      method: 'post',
-      path: '/v1/endpoints/{id}/enable',
-      summary: 'Enable an endpoint',
-      answers: theEndpoint,
-    },
-    (call) => reply(enableEndpoint(call.context.db, refOf(call))),
-  ),
-  defineRoute(
-    {
-      ...ofOne,
-      name: 'disableEndpoint',
-      method: 'post',
-      path: '/v1/endpoints/{id}/disable',
-      summary: 'Disable an endpoint',
-      description: 'It is matched by no further event; what is owed to it waits until it is enabled.',
-      answers: theEndpoint,
-    },
-    (call) => reply(disableEndpoint(call.context.db, refOf(call), 'operator')),
   ),
   defineRoute(
     {

@@ -1,8 +1,11 @@
 import { z } from 'zod';
 import {
+  BREAKER_STATES,
   DEAD_REASONS,
   DEFERRAL_REASONS,
+  DISABLED_REASONS,
   OUTCOME_CLASSES,
+  PAUSE_REASONS,
   SHOWN_STATUSES,
   SIGNING_SCHEMES,
 } from '../../../lib/domain/vocabulary.ts';
@@ -62,6 +65,17 @@ export const TimeoutsShape = z.strictObject({
   idle_ms: z.int().optional(),
 });
 
+export const BreakerShape = z
+  .strictObject({
+    state: z.enum(BREAKER_STATES),
+    failures: z.int().meta({ description: 'In a row, while it is closed.' }),
+    trips: z.int().meta({ description: 'How often it has opened or been reset.' }),
+    until: moment().nullable().meta({
+      description: 'The end of the cooldown while open; while half open, when the probe must have reported.',
+    }),
+  })
+  .meta({ id: 'Breaker' });
+
 export const EndpointShape = z
   .strictObject({
     id: id(),
@@ -71,7 +85,7 @@ export const EndpointShape = z
     event_types: z.array(z.string()),
     description: z.string(),
     enabled: z.boolean(),
-    disabled_reason: z.enum(['operator', 'gone']).nullable(),
+    disabled_reason: z.enum(DISABLED_REASONS).nullable(),
     disabled_at: moment().nullable(),
     signing_scheme: z.enum(SIGNING_SCHEMES),
     previous_secret_expires_at: moment().nullable(),
@@ -80,7 +94,15 @@ export const EndpointShape = z
     max_in_flight: z.int(),
     retry_policy: RetryPolicyShape.nullable(),
     timeouts: TimeoutsShape.nullable(),
-    paused_until: moment().nullable(),
+    paused: z.boolean(),
+    paused_until: moment()
+      .nullable()
+      .meta({ description: 'Null while it is paused without an end, and when it is not paused.' }),
+    paused_reason: z.enum(PAUSE_REASONS).nullable(),
+    breaker: BreakerShape,
+    failing_since: moment()
+      .nullable()
+      .meta({ description: 'The first failure after the last success; null while it is well.' }),
     version: z.int(),
     created_at: moment(),
     updated_at: moment(),
