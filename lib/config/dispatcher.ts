@@ -1,6 +1,7 @@
 import { z } from 'zod';
+import type { BreakerPolicy } from '../domain/breaker.ts';
 import { LOCAL_WAIT_MS, SETTLE_MARGIN_MS } from '../domain/limits.ts';
-import { type Bind, bindAddress, type Env, parseEnv, seconds, wholeNumber } from './env.ts';
+import { type Bind, bindAddress, type Env, onOff, parseEnv, seconds, wholeNumber } from './env.ts';
 import { parseSecretKeys, type SecretKeys, secretKeysSetting } from './secret-keys.ts';
 import {
   type DestinationPolicyConfig,
@@ -42,7 +43,14 @@ export interface DispatcherConfig extends SharedConfig {
   shutdownDeadlineMs: number;
   retryPolicy: RetryPolicyConfig;
   headerPrefix: string;
+  breaker: BreakerPolicy;
+  /** Off: only the caps hold an endpoint's deliveries back. */
+  rateLimit: boolean;
+  /** How long an endpoint may do nothing but fail before it is disabled; null: for ever. */
+  autoDisableMs: number | null;
 }
+
+const DAY_MS = 86_400_000;
 
 const DispatcherEnv = z
   .object({
@@ -62,7 +70,7 @@ const DispatcherEnv = z
     RELAY_CLAIM_CONNECTIONS: wholeNumber({ min: 1, max: 16, default: 2 }),
     RELAY_SETTLE_LINGER_MS: wholeNumber({ min: 0, max: 1000, default: 15 }),
     RELAY_SETTLE_CONNECTIONS: wholeNumber({ min: 1, max: 16, default: 2 }),
-    RELAY_BROKER_BLOCK_MS: wholeNumber({ min: 10, max: 10_000, default: 500 }),
+    RELAY_BROKER_BLOCK_MS: wholeNumber({ min: 10, max: 10_000, default: 1_000 }),
     RELAY_BROKER_RECLAIM_IDLE_SECS: seconds(30, { min: 15, max: 3600 }),
     RELAY_IDLE_POLL_MS: wholeNumber({ min: 10, max: 1000, default: 250 }),
     RELAY_SHUTDOWN_DEADLINE_SECS: seconds(15, { max: 600 }),
@@ -75,6 +83,12 @@ const DispatcherEnv = z
       .refine((value) => value >= 1 && value <= 100, { error: 'must lie between 1 and 100' })
       .default(3),
     RELAY_RETRY_CAP_SECS: seconds(43_200, { max: 604_800 }),
+    RELAY_BREAKER: onOff(true),
+    RELAY_BREAKER_THRESHOLD: wholeNumber({ min: 1, max: 1000, default: 5 }),
+    RELAY_BREAKER_COOLDOWN_SECS: seconds(30, { max: 86_400 }),
+    RELAY_BREAKER_MAX_COOLDOWN_SECS: seconds(300, { max: 86_400 }),
+    RELAY_RATE_LIMIT: onOff(true),
+    RELAY_AUTO_DISABLE_DAYS: wholeNumber({ min: 0, max: 3650, default: 5 }),
     RELAY_HEADER_PREFIX: z
       .string()
       .regex(/^[A-Za-z][A-Za-z0-9-]{0,30}$/, 'must be letters, digits and dashes, for example Relay')
@@ -97,6 +111,12 @@ const DispatcherEnv = z
       if (env[name] > env.RELAY_REQUEST_TIMEOUT_SECS) {
         fault(name, 'must not exceed RELAY_REQUEST_TIMEOUT_SECS, or it could never be reached');
       }
+    }
+    if (env.RELAY_BREAKER_MAX_COOLDOWN_SECS < env.RELAY_BREAKER_COOLDOWN_SECS) {
+      fault(
+        'RELAY_BREAKER_MAX_COOLDOWN_SECS',
+        'must not be below RELAY_BREAKER_COOLDOWN_SECS, which a cooldown begins with',
+      );
     }
     if (env.RELAY_RETRY_CAP_SECS < env.RELAY_RETRY_BASE_MS) {
       fault('RELAY_RETRY_CAP_SECS', 'must not be below RELAY_RETRY_BASE_MS, or no delay would grow');
@@ -135,5 +155,13 @@ export function parseDispatcherConfig(env: Env): DispatcherConfig {
       capMs: parsed.RELAY_RETRY_CAP_SECS,
     },
     headerPrefix: parsed.RELAY_HEADER_PREFIX,
+    breaker: {
+      enabled: parsed.RELAY_BREAKER,
+      threshold: parsed.RELAY_BREAKER_THRESHOLD,
+      cooldownMs: parsed.RELAY_BREAKER_COOLDOWN_SECS,
+      maxCooldownMs: parsed.RELAY_BREAKER_MAX_COOLDOWN_SECS,
+    },
+    rateLimit: parsed.RELAY_RATE_LIMIT,
+    autoDisableMs: parsed.RELAY_AUTO_DISABLE_DAYS === 0 ? null : parsed.RELAY_AUTO_DISABLE_DAYS * DAY_MS,
   };
 }

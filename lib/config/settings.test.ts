@@ -102,6 +102,24 @@ describe('settings that contradict each other', () => {
   });
 });
 
+describe('the gates', () => {
+  it('refuse a longest cooldown below the first', () => {
+    const fault = faultOf(parseDispatcherConfig, { RELAY_BREAKER_MAX_COOLDOWN_SECS: '29' });
+    expect(fault).toContain('RELAY_BREAKER_MAX_COOLDOWN_SECS');
+    expect(fault).toContain('RELAY_BREAKER_COOLDOWN_SECS');
+  });
+
+  it('disable failing endpoints after days, or never', () => {
+    expect(dispatcher({ RELAY_AUTO_DISABLE_DAYS: '2' }).autoDisableMs).toBe(2 * 86_400_000);
+    expect(dispatcher({ RELAY_AUTO_DISABLE_DAYS: '0' }).autoDisableMs).toBeNull();
+  });
+
+  it('can be switched off one by one', () => {
+    const off = dispatcher({ RELAY_BREAKER: 'off', RELAY_RATE_LIMIT: 'off' });
+    expect([off.breaker.enabled, off.rateLimit]).toEqual([false, false]);
+  });
+});
+
 describe('settings that are right', () => {
   it('are absent when they are empty', () => {
     expect(dispatcher({ RELAY_BATCH_SIZE: '', RELAY_BROKER_URL: '' })).toEqual(dispatcher({}));

@@ -98,6 +98,22 @@ export function deliveryMetrics(metrics: Metrics, state: DispatcherState) {
       'relay_broker_stale_messages_total',
       'Ids read whose row was not to be had: done, leased or not due.',
     ),
+    trips: metrics.counter('relay_breaker_trips_total', 'Breakers opened.'),
+    probes: metrics.counter(
+      'relay_breaker_probes_total',
+      'Probes begun, one for each cooldown that ended with something due.',
+    ),
+    probesRecovered: metrics.counter(
+      'relay_breaker_probes_recovered_total',
+      'Probes that closed their breaker.',
+    ),
+    paused: metrics.counter('relay_endpoint_pauses_total', 'Pauses that endpoints asked for by Retry-After.'),
+    disabled: metrics.counters(
+      'relay_endpoints_disabled_total',
+      'Endpoints that Relay disabled, by reason.',
+      'reason',
+      ['gone', 'failing'],
+    ),
     malformed: metrics.counter(
       'relay_broker_malformed_total',
       'Stream entries that nobody can read, removed.',

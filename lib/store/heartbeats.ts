@@ -9,6 +9,8 @@ export interface Fleet {
   poll: boolean;
   liveApis: number;
   liveDispatchers: number;
+  /** How many live dispatchers were registered before this process. */
+  dispatchersBefore: number;
 }
 
 /** Enters a process into the table and returns its number, which names it in `queue.claimed_by`. */
@@ -34,6 +36,7 @@ with mine as (
 select coalesce(bool_or(h.wake = 'poll'), false) as poll,
   count(*) filter (where h.role = 'api')::integer as apis,
   count(*) filter (where h.role = 'dispatcher')::integer as dispatchers,
+  count(*) filter (where h.role = 'dispatcher' and h.number < $1)::integer as before,
   exists (select from mine) as known
 from relay.process_heartbeats h
 where h.beat_at > now() - interval '${HEARTBEAT_FRESH_MS} ms' and h.number <> $1`;
@@ -43,7 +46,13 @@ export async function beat(
   pool: Pool,
   process: { number: number; role: ProcessRole; wake: WakeMode },
 ): Promise<Fleet | null> {
-  const { rows } = await pool.query<{ poll: boolean; apis: number; dispatchers: number; known: boolean }>({
+  const { rows } = await pool.query<{
+    poll: boolean;
+    apis: number;
+    dispatchers: number;
+    before: number;
+    known: boolean;
+  }>({
     name: 'relay_beat',
     text: BEAT,
     values: [process.number, process.wake],
@@ -54,6 +63,7 @@ export async function beat(
     poll: row.poll || process.wake === 'poll',
     liveApis: row.apis + (process.role === 'api' ? 1 : 0),
     liveDispatchers: row.dispatchers + (process.role === 'dispatcher' ? 1 : 0),
+    dispatchersBefore: row.before,
   };
 }
 

@@ -11,7 +11,9 @@ import { type Claim, readPayload } from '../../lib/store/claims.ts';
 import { disableGoneEndpoint } from '../../lib/store/endpoint-health.ts';
 import type { SendRecord } from '../../lib/store/settle.ts';
 import type { Destination, Unusable } from './endpoint-cache.ts';
+import type { HealthReporter } from './health-reporter.ts';
 import { outboundHeaders } from './outbound.ts';
+import type { RateGate } from './rate-gate.ts';
 import type { Sender } from './sending/sender.ts';
 import type { Settler } from './settler.ts';
 
@@ -23,12 +25,16 @@ export interface Job {
   leasedAt: number;
   /** When the claim came back. */
   claimedAt: number;
+  /** Whether this delivery is the one by which the fleet finds out how its endpoint is. */
+  probe: boolean;
 }
 
 export interface AttemptContext {
   pool: pg.Pool;
   sender: Sender;
   settler: Settler;
+  health: HealthReporter;
+  rate: RateGate;
   metrics: DeliveryMetrics;
   log: Logger;
   /** For the one line of each attempt. */
@@ -49,39 +55,41 @@ export interface AttemptContext {
  */
 export async function attempt(context: AttemptContext, job: Job): Promise<void> {
   try {
-    if ('unusable' in job.endpoint) {
-      return record(
-        context,
-        job,
-        notSent('other', `the endpoint cannot be sent to: ${job.endpoint.unusable}`),
-        performance.now(),
-      );
-    }
-    const { claim, endpoint } = job;
-    const body = claim.payload ?? (await readPayload(context.pool, claim.eventId));
-    const startedAt = performance.now();
-    // The process may have been frozen since the claim: what could outlive its lease is not begun.
-    if (!body || !leaseOutlasts(context, job, startedAt, endpoint.requestTimeoutMs))
-      return context.release(job);
-    const result = await context.sender.send({
-      url: endpoint.url,
-      headers: outboundHeaders(claim, endpoint, body, {
-        prefix: context.headerPrefix,
-        userAgent: context.userAgent,
-        timestampSeconds: Math.floor(context.now() / 1000),
-      }),
-      body,
-      deadlineAt: startedAt + endpoint.requestTimeoutMs,
-      connectTimeoutMs: endpoint.connectTimeoutMs,
-      idleTimeoutMs: endpoint.idleTimeoutMs,
-    });
-    record(context, job, result, startedAt);
+    await tryAttempt(context, job);
   } catch (error) {
+    if (job.probe) context.health.giveBackProbe(job.claim);
     context.log.error(
       { err: error, delivery_id: job.claim.deliveryId },
       'an attempt broke off; its lease will bring it back',
     );
   }
+}
+
+async function tryAttempt(context: AttemptContext, job: Job): Promise<void> {
+  const { claim, endpoint } = job;
+  if ('unusable' in endpoint) {
+    const result = notSent('other', `the endpoint cannot be sent to: ${endpoint.unusable}`);
+    return record(context, job, result, performance.now());
+  }
+  const body = claim.payload ?? (await readPayload(context.pool, claim.eventId));
+  const startedAt = performance.now();
+  // The process may have been frozen since the claim: what could outlive its lease is not begun.
+  if (!body || !leaseOutlasts(context, job, startedAt, endpoint.requestTimeoutMs)) {
+    return context.release(job);
+  }
+  const result = await context.sender.send({
+    url: endpoint.url,
+    headers: outboundHeaders(claim, endpoint, body, {
+      prefix: context.headerPrefix,
+      userAgent: context.userAgent,
+      timestampSeconds: Math.floor(context.now() / 1000),
+    }),
+    body,
+    deadlineAt: startedAt + endpoint.requestTimeoutMs,
+    connectTimeoutMs: endpoint.connectTimeoutMs,
+    idleTimeoutMs: endpoint.idleTimeoutMs,
+  });
+  return record(context, job, result, startedAt);
 }
 
 function leaseOutlasts(context: AttemptContext, job: Job, now: number, requestTimeoutMs: number): boolean {
@@ -93,36 +101,72 @@ export function notSent(failure: 'other' | 'oversize', detail: string): SendResu
   return { kind: 'failure', failure, detail, requestSent: false, durationMs: 0 };
 }
 
-/** Decides what a result means and hands it to the settler. */
-export function record(context: AttemptContext, job: Job, result: SendResult, startedAt: number): void {
+/** Decides what a result means, hands it to the settler and tells the endpoint's health of it. */
+export function record(
+  context: AttemptContext,
+  job: Job,
+  result: SendResult,
+  startedAt: number,
+): void | Promise<void> {
   const { claim, endpoint } = job;
   const outcome = classify(result);
+  const retryAfterMs = askedDelayMs(result, context.now());
   const step = nextStep(outcome, {
     attemptsSpent: claim.attempts,
     policy: endpoint.retryPolicy ?? context.retryPolicy,
     random: Math.random(),
-    retryAfterMs: askedDelayMs(result, context.now()),
+    retryAfterMs,
   });
   const send = sendRecord(context, job, outcome, result, startedAt);
+  context.health.report({
+    claim,
+    result,
+    success: outcome.class === 'success',
+    probe: job.probe,
+    retryAfterMs,
+  });
+  observe(context, job, outcome, result, startedAt);
   const { deliveryId, token } = claim;
   const { settler, metrics } = context;
   if (step.kind === 'succeed') {
     settler.finish({ deliveryId, token, status: 'succeeded', reason: null, send });
-  } else if (step.kind === 'retry') {
-    settler.keep({ deliveryId, token, kind: 'retry', delayMs: step.delayMs, send });
-  } else {
+  } else if (step.kind === 'dead') {
     metrics.dead[step.reason].inc();
     settler.finish({ deliveryId, token, status: 'dead', reason: step.reason, send });
     if (step.reason === 'gone') void disableGone(context, claim.endpointId);
+  } else if (retryAfterMs !== null) {
+    return retryAfterPause(context, job, send, step.delayMs);
+  } else {
+    settler.keep({ deliveryId, token, kind: 'retry', delayMs: step.delayMs, send });
   }
-  observe(context, job, outcome, result, startedAt);
+}
+
+/** The endpoint is paused for all: what comes after the pause comes one by one, and this delivery has a moment of its own too. */
+async function retryAfterPause(
+  { rate, settler, log }: AttemptContext,
+  { claim, endpoint }: Job,
+  send: SendRecord,
+  pauseMs: number,
+): Promise<void> {
+  const { deliveryId, token } = claim;
+  try {
+    const delayMs = await rate.slot(endpoint, { everyMs: endpoint.slotEveryMs, afterMs: pauseMs });
+    settler.keep({ deliveryId, token, kind: 'retry', delayMs, slotVersion: endpoint.slotVersion, send });
+  } catch (error) {
+    log.warn(
+      { err: error, delivery_id: deliveryId },
+      'no slot was to be had for a retry; it goes when the pause ends',
+    );
+    settler.keep({ deliveryId, token, kind: 'retry', delayMs: pauseMs, send });
+  }
 }
 
 // 410 says that nobody listens here any more. Failing to write that costs one more 410.
-async function disableGone({ pool, log }: AttemptContext, endpointId: string): Promise<void> {
+async function disableGone({ pool, metrics, log }: AttemptContext, endpointId: string): Promise<void> {
   try {
-    if (await disableGoneEndpoint(pool, endpointId))
-      log.warn({ endpoint_id: endpointId }, 'an endpoint answered 410: it is disabled');
+    if (!(await disableGoneEndpoint(pool, endpointId))) return;
+    metrics.disabled.gone.inc();
+    log.warn({ endpoint_id: endpointId }, 'an endpoint answered 410: it is disabled');
   } catch (error) {
     log.warn({ err: error, endpoint_id: endpointId }, 'an endpoint answered 410 and could not be disabled');
   }

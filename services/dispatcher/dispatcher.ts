@@ -1,20 +1,29 @@
 import { StreamConsumer } from '../../lib/broker/consumer.ts';
 import type { DispatcherConfig } from '../../lib/config/dispatcher.ts';
+import { LOCAL_WAIT_MS, SETTLE_MARGIN_MS } from '../../lib/domain/limits.ts';
+import { LANES, type Lane } from '../../lib/domain/vocabulary.ts';
 import { deliveryMetrics } from '../../lib/metrics/delivery.ts';
 import { registerProcessMetrics } from '../../lib/metrics/process.ts';
+import { rateMetrics } from '../../lib/metrics/rate.ts';
 import { Metrics } from '../../lib/metrics/registry.ts';
 import type { RunningService } from '../../lib/runtime/lifecycle.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { Loop } from '../../lib/runtime/loop.ts';
+import { pause } from '../../lib/runtime/pause.ts';
 import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
 import { requireSecretKeys } from '../../lib/store/secret-box.ts';
+import { readHorizons } from '../../lib/store/slots.ts';
 import { endPools, loggedPool, startLink } from '../fleet/connections.ts';
 import { FleetMember } from '../fleet/member.ts';
+import { FleetRateLimiter } from '../fleet/rate-limiter.ts';
 import { startStatusServer } from '../fleet/status-server.ts';
 import { EndpointCache } from './endpoint-cache.ts';
+import { EndpointStates } from './endpoint-state.ts';
+import { HealthReporter } from './health-reporter.ts';
 import { Intake } from './intake.ts';
 import { PollSource } from './poll-source.ts';
+import { RateGate } from './rate-gate.ts';
 import { createSender } from './sending/sender.ts';
 import { Settler } from './settler.ts';
 import { type Announced, StreamSource } from './stream-source.ts';
@@ -72,10 +81,31 @@ export async function startDispatcher({
     maxResponseBytes: config.maxResponseBytes,
     maxIdleClients: config.maxIdleClients,
   });
+  const states = new EndpointStates({ breakerEnabled: config.breaker.enabled });
+  const health = new HealthReporter({
+    pool: pools.gates,
+    states,
+    policy: { breaker: config.breaker, autoDisableMs: config.autoDisableMs },
+    probeMs: LOCAL_WAIT_MS + config.requestTimeoutMs + SETTLE_MARGIN_MS,
+    metrics: counted,
+    log,
+  });
+  const rate = new RateGate(
+    new FleetRateLimiter({
+      link,
+      readHorizons: (endpoints) => readHorizons(pools.gates, endpoints),
+      liveDispatchers: () => member.fleet.liveDispatchers,
+      metrics: rateMetrics(metrics),
+    }),
+  );
   const workshop = new Workshop({
     pool: pools.general,
     sender,
     settler,
+    states,
+    health,
+    rate,
+    share: () => ({ rank: member.fleet.dispatchersBefore, live: member.fleet.liveDispatchers }),
     metrics: counted,
     log,
     lines,
@@ -89,7 +119,7 @@ export async function startDispatcher({
     maxPayloadBytes: config.maxPayloadBytes,
     onRoom: () => {
       intake.pump();
-      if (wanted() > 0) source?.wake();
+      for (const source of sources) if (wanted(source.lane) > 0) source.wake();
     },
   });
   const intake: Intake = new Intake({
@@ -101,32 +131,42 @@ export async function startDispatcher({
     lingerMs: config.claimLingerMs,
     lanes: config.claimConnections,
     wanted: () => workshop.wanted(intake.claiming),
+    takesBulk: () => workshop.takesBulk,
     starving: () => workshop.inFlight + workshop.ready + intake.claiming < STARVING_BELOW,
     onJobs: (jobs) => workshop.take(jobs),
     onUnusable: (claims) => workshop.giveBack(claims),
-    onDecided: (ids) => source?.decide(ids),
+    onDecided: (ids) => {
+      for (const source of sources) source.decide(ids.filter((id) => id.lane === source.lane));
+    },
     metrics: counted,
     log,
   });
   /** Ids that reading ahead may add: at most two claims' worth, and no more than what can be begun. */
-  const wanted = () =>
-    Math.min(2 * config.claimBatch, workshop.wanted(intake.claiming) + config.claimBatch) - intake.readAhead;
-  const source = link
-    ? new StreamSource({
-        link,
-        consumer: new StreamConsumer(link, {
-          consumer: member.id,
-          blockMs: config.blockMs,
-          onStall: () => counted.readStalls.inc(),
-          onMalformed: (count) => counted.malformed.inc(count),
-        }),
-        takeoverIdleMs: config.takeoverIdleMs,
-        wanted,
-        onIds: (ids) => intake.add(ids),
-        metrics: counted,
-        log,
-      }).start()
-    : null;
+  const wanted = (lane: Lane) => {
+    if (lane === 'bulk' && !workshop.takesBulk) return 0;
+    const most = Math.min(2 * config.claimBatch, workshop.wanted(intake.claiming) + config.claimBatch);
+    return most - intake.readAheadOf(lane);
+  };
+  const sources = link
+    ? LANES.map((lane) =>
+        new StreamSource({
+          link,
+          lane,
+          consumer: new StreamConsumer(link, {
+            lane,
+            consumer: member.id,
+            blockMs: config.blockMs,
+            onStall: () => counted.readStalls.inc(),
+            onMalformed: (count) => counted.malformed.inc(count),
+          }),
+          takeoverIdleMs: config.takeoverIdleMs,
+          wanted: () => wanted(lane),
+          onIds: (ids) => intake.add(ids),
+          metrics: counted,
+          log,
+        }).start(),
+      )
+    : [];
   const poll = new PollSource({
     databaseUrl: config.databaseDirectUrl,
     pollMode: () => member.pollMode,
@@ -147,7 +187,7 @@ export async function startDispatcher({
     },
   }).start();
 
-  const loops = [member.loop, ...(source?.loops ?? []), ...poll.loops, expiry];
+  const loops = [member.loop, ...sources.flatMap((source) => source.loops), ...poll.loops, expiry];
   registerProcessMetrics(
     metrics,
     loops.map((loop) => loop.name),
@@ -168,9 +208,13 @@ export async function startDispatcher({
       const left = () => Math.max(0, deadline - performance.now());
       // Nothing is begun from here on; what is claimed but not begun goes back at once.
       const sent = workshop.stop(left());
-      await Promise.all([source?.stopReading(), poll.stop()]);
+      await Promise.all([...sources.map((source) => source.stopReading()), poll.stop()]);
       const unclaimed: Announced[] = await intake.stop();
-      await Promise.all([sent, source?.leave(unclaimed)]);
+      const goodbyes = sources.map((source) =>
+        source.leave(unclaimed.filter((id) => id.lane === source.lane)),
+      );
+      await Promise.all([sent, ...goodbyes]);
+      await Promise.race([health.drain(), pause(LEAVE_LIMIT_MS)]);
       const unwritten = await settler.drain(left() + LEAVE_LIMIT_MS);
       if (workshop.inFlight > 0 || unwritten > 0) {
         log.warn(
@@ -217,9 +261,11 @@ function createPools(config: DispatcherConfig, log: Logger) {
       log,
     );
   return {
-    // A poll may run beside the claims by id, and the one lane of KEEP beside the lanes of FINISH.
+    // A poll may run beside the claims by id, and the one lane each of KEEP and DEFER beside the lanes of FINISH.
     claim: pool('hot', 'claim', config.claimConnections + 1),
-    settle: pool('hot', 'settle', config.settleConnections + 1),
+    settle: pool('hot', 'settle', config.settleConnections + 2),
+    // A gate that waits for a connection holds up what is ready to be sent.
+    gates: pool('hot', 'gates', 2),
     general: pool('general', 'general', 3),
   };
 }

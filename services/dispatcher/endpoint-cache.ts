@@ -6,12 +6,12 @@ import { type SigningKey, signingKey } from '../../lib/domain/signing.ts';
 import type { SigningScheme } from '../../lib/domain/vocabulary.ts';
 import { type EndpointConfig, readEndpointConfigs } from '../../lib/store/endpoint-config.ts';
 import { openSecret } from '../../lib/store/secret-box.ts';
+import type { RatedEndpoint } from './rate-gate.ts';
 
 const MAX_ENDPOINTS = 10_000;
 
 /** An endpoint made ready for sending. */
-export interface Destination {
-  id: string;
+export interface Destination extends RatedEndpoint {
   version: number;
   url: URL;
   enabled: boolean;
@@ -26,8 +26,7 @@ export interface Destination {
 }
 
 /** Why an endpoint cannot be sent to although it exists: what is stored of it cannot be used. */
-export interface Unusable {
-  id: string;
+export interface Unusable extends RatedEndpoint {
   version: number;
   unusable: string;
   /** Its attempts end before a request, and are spent like any others; absent when nothing of it could be read. */
@@ -38,10 +37,15 @@ export interface EndpointCacheOptions {
   pool: pg.Pool;
   secretKeys: SecretKeys;
   retryPolicy: RetryPolicy;
+  /** False: an endpoint's rate spaces what waits for it, and limits nothing. */
+  rateLimit: boolean;
   requestTimeoutMs: number;
   connectTimeoutMs: number;
   idleTimeoutMs: number;
 }
+
+/** Above what any process can send. */
+const UNLIMITED = 1e9;
 
 /**
  * Endpoint configurations by id, checked for free: every claim returns the endpoint's version, and an entry of another version is read
@@ -69,14 +73,14 @@ export class EndpointCache {
   }
 
   #prepare(config: EndpointConfig, readAt: number): Destination | Unusable {
-    const { id, version } = config;
+    const { version } = config;
     try {
       return this.#destination(config, readAt);
     } catch (error) {
       // One endpoint's unusable row is that endpoint's trouble; the message names no secret.
       const policy = parseRetryPolicy(config.retryPolicy, this.#options.retryPolicy);
       return {
-        id,
+        ...this.#rated(config),
         version,
         unusable: error instanceof Error ? error.message : 'its configuration cannot be used',
         ...(policy.ok ? { retryPolicy: policy.policy } : {}),
@@ -84,14 +88,21 @@ export class EndpointCache {
     }
   }
 
+  #rated({ id, slotVersion, ratePerSecond, burst }: EndpointConfig): RatedEndpoint {
+    const slotEveryMs = 1000 / ratePerSecond;
+    return this.#options.rateLimit
+      ? { id, slotVersion, slotEveryMs, ratePerSecond, burst }
+      : { id, slotVersion, slotEveryMs, ratePerSecond: UNLIMITED, burst: UNLIMITED };
+  }
+
   #destination(config: EndpointConfig, readAt: number): Destination {
-    const { secretKeys, retryPolicy, ...defaults } = this.#options;
+    const { secretKeys, retryPolicy, rateLimit: _, ...defaults } = this.#options;
     const open = (sealed: Buffer) =>
       signingKey(config.signingScheme, openSecret(secretKeys, config.id, sealed));
     const policy = parseRetryPolicy(config.retryPolicy, retryPolicy);
     if (!policy.ok) throw new Error(`its retry policy cannot be used: ${policy.reason}`);
     return {
-      id: config.id,
+      ...this.#rated(config),
       version: config.version,
       url: new URL(config.url),
       enabled: config.enabled,

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import type pg from 'pg';
+import type { Lane } from '../../lib/domain/vocabulary.ts';
 import type { DeliveryMetrics } from '../../lib/metrics/delivery.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { pause } from '../../lib/runtime/pause.ts';
@@ -11,11 +12,13 @@ import {
   type PollCursor,
 } from '../../lib/store/claims.ts';
 import type { Job } from './attempt.ts';
-import type { EndpointCache } from './endpoint-cache.ts';
+import type { EndpointCache, Unusable } from './endpoint-cache.ts';
 import type { Announced } from './stream-source.ts';
 
 const RETRY_MS = 250;
 const FULL_PASS_EVERY_MS = 60_000;
+/** Of each claim, while both lanes have ids: what can wait its turn must have one. */
+const BULK_SHARE = 0.25;
 
 export interface IntakeOptions {
   pool: pg.Pool;
@@ -27,6 +30,8 @@ export interface IntakeOptions {
   lanes: number;
   /** How many more deliveries the process can take in now. */
   wanted: () => number;
+  /** Whether any of them may come from the bulk lane. */
+  takesBulk: () => boolean;
   /** Whether the process will soon have nothing to send: then waiting for company costs more than it saves. */
   starving: () => boolean;
   onJobs: (jobs: Job[]) => void;
@@ -41,7 +46,7 @@ export interface IntakeOptions {
 /** Turns ids into leases: gathers announced ids for a few milliseconds and claims them together, as many as can start. */
 export class Intake {
   readonly #options: IntakeOptions;
-  #ids: Announced[] = [];
+  readonly #ids: Record<Lane, Announced[]> = { express: [], bulk: [] };
   #claiming = 0;
   #claims = 0;
   #timer: NodeJS.Timeout | null = null;
@@ -57,7 +62,11 @@ export class Intake {
 
   /** Ids read and not yet claimed. */
   get readAhead(): number {
-    return this.#ids.length;
+    return this.#ids.express.length + this.#ids.bulk.length;
+  }
+
+  readAheadOf(lane: Lane): number {
+    return this.#ids[lane].length;
   }
 
   /** Rows that are being claimed now. */
@@ -66,22 +75,33 @@ export class Intake {
   }
 
   add(ids: readonly Announced[]): void {
-    for (const id of ids) this.#ids.push(id);
+    for (const id of ids) this.#ids[id.lane].push(id);
     this.pump();
   }
 
   /** Claims what can start; called whenever something may have changed. */
   pump(): void {
     const { lanes, maxBatch, lingerMs, wanted, starving } = this.#options;
-    while (!this.#stopped && this.#claims < lanes && this.#ids.length > 0) {
+    while (!this.#stopped && this.#claims < lanes && this.readAhead > 0) {
       const room = wanted();
       if (room <= 0) return;
-      const size = Math.min(maxBatch, room, this.#ids.length);
+      const { express, bulk, size, rest } = this.#portion(Math.min(maxBatch, room));
+      if (size === 0) return;
       const leftMs = this.#lastClaimAt + lingerMs - performance.now();
-      const small = size < maxBatch && size === this.#ids.length;
+      const small = size < maxBatch && rest === 0;
       if (small && leftMs > 0 && !starving()) return this.#linger(leftMs);
-      this.#track(this.#claim(this.#ids.splice(0, size)));
+      this.#track(this.#claim([...this.#ids.express.splice(0, express), ...this.#ids.bulk.splice(0, bulk)]));
     }
+  }
+
+  /** Express first, and always a share for bulk. */
+  #portion(size: number): { express: number; bulk: number; size: number; rest: number } {
+    const bulkReady = this.#options.takesBulk() ? this.#ids.bulk.length : 0;
+    const expressReady = this.#ids.express.length;
+    const bulkShare = Math.min(bulkReady, Math.ceil(size * BULK_SHARE));
+    const express = Math.min(expressReady, size - bulkShare);
+    const bulk = Math.min(bulkReady, size - express);
+    return { express, bulk, size: express + bulk, rest: expressReady + bulkReady - express - bulk };
   }
 
   /** Claims due rows straight from the queue. Returns how many it got; `limit` of them means that there may be more. */
@@ -110,7 +130,7 @@ export class Intake {
     this.#stopped = true;
     if (this.#timer) clearTimeout(this.#timer);
     await Promise.all(this.#running);
-    return this.#ids.splice(0);
+    return [...this.#ids.express.splice(0), ...this.#ids.bulk.splice(0)];
   }
 
   #linger(ms: number): void {
@@ -141,7 +161,7 @@ export class Intake {
         await this.#hand(claims, leasedAt);
       } else {
         // Whether it committed or not, its rows come back: unclaimed through these ids, claimed through the end of their lease.
-        this.#ids.unshift(...ids);
+        for (const id of ids.reverse()) this.#ids[id.lane].unshift(id);
         await pause(RETRY_MS);
       }
     } finally {
@@ -176,12 +196,8 @@ export class Intake {
     }
     const jobs = claims.map((claim): Job => {
       const version = claim.endpointVersion ?? 0;
-      const endpoint = endpoints.get(claim.endpointId, version) ?? {
-        id: claim.endpointId,
-        version,
-        unusable: 'its configuration could not be read',
-      };
-      return { claim, endpoint, leasedAt, claimedAt };
+      const endpoint = endpoints.get(claim.endpointId, version) ?? unread(claim.endpointId, version);
+      return { claim, endpoint, leasedAt, claimedAt, probe: false };
     });
     onJobs(jobs);
   }
@@ -199,4 +215,9 @@ export class Intake {
     this.#running.add(work);
     void work.finally(() => this.#running.delete(work));
   }
+}
+
+function unread(id: string, version: number): Unusable {
+  const rated = { slotVersion: 0, slotEveryMs: 1_000, ratePerSecond: 1, burst: 1 };
+  return { id, version, ...rated, unusable: 'its configuration could not be read' };
 }

@@ -3,6 +3,7 @@ import type { DeliveryMetrics } from '../../lib/metrics/delivery.ts';
 import { Batcher } from '../../lib/runtime/batcher.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { pause } from '../../lib/runtime/pause.ts';
+import { type Deferral, defer } from '../../lib/store/defer.ts';
 import { isTransient, judgeFailure } from '../../lib/store/failure.ts';
 import { type Finish, finish, type Keep, keep, type SettleOptions } from '../../lib/store/settle.ts';
 
@@ -20,7 +21,7 @@ export interface SettlerOptions {
   lingerMs: number;
 }
 
-type Outcome = Finish | Keep;
+type Outcome = Finish | Keep | Deferral;
 type Write<T> = (pool: pg.Pool, batch: readonly T[], options: SettleOptions) => Promise<Set<string>>;
 
 /**
@@ -31,6 +32,7 @@ export class Settler {
   readonly #options: SettlerOptions;
   readonly #finishes: Batcher<Finish>;
   readonly #keeps: Batcher<Keep>;
+  readonly #deferrals: Batcher<Deferral>;
   /** In order of arrival, so that the first is the oldest. */
   readonly #unsettled = new Map<Outcome, number>();
   readonly #giveUp = new AbortController();
@@ -40,6 +42,12 @@ export class Settler {
     const { maxBatch, lingerMs, lanes } = options;
     this.#finishes = new Batcher({ maxBatch, lingerMs, lanes, flush: (batch) => this.#flush(batch, finish) });
     this.#keeps = new Batcher({ maxBatch, lingerMs, lanes: 1, flush: (batch) => this.#flush(batch, keep) });
+    this.#deferrals = new Batcher({
+      maxBatch,
+      lingerMs,
+      lanes: 1,
+      flush: (batch) => this.#flush(batch, defer),
+    });
   }
 
   finish(outcome: Finish): void {
@@ -50,6 +58,11 @@ export class Settler {
   keep(outcome: Keep): void {
     this.#unsettled.set(outcome, performance.now());
     this.#keeps.add(outcome);
+  }
+
+  defer(outcome: Deferral): void {
+    this.#unsettled.set(outcome, performance.now());
+    this.#deferrals.add(outcome);
   }
 
   get oldestUnsettledMs(): number {
@@ -63,7 +76,7 @@ export class Settler {
 
   /** Resolves when everything is written, or when `limitMs` have passed; returns how many outcomes were given up. */
   async drain(limitMs: number): Promise<number> {
-    const written = Promise.all([this.#finishes.drain(), this.#keeps.drain()]);
+    const written = Promise.all([this.#finishes.drain(), this.#keeps.drain(), this.#deferrals.drain()]);
     await Promise.race([written, pause(limitMs)]);
     const left = this.#unsettled.size;
     this.#giveUp.abort();

@@ -1,43 +1,62 @@
+import { capShare, type Share } from '../../lib/domain/cap-share.ts';
 import { judgeClaim } from '../../lib/domain/claim-verdict.ts';
 import { LOCAL_WAIT_MS } from '../../lib/domain/limits.ts';
 import type { DeferralReason } from '../../lib/domain/vocabulary.ts';
+import { pause } from '../../lib/runtime/pause.ts';
 import type { Claim } from '../../lib/store/claims.ts';
 import { type AttemptContext, attempt, type Job, notSent, record } from './attempt.ts';
-import { Pace } from './pace.ts';
+import { DeferralBudget } from './deferral-budget.ts';
+import type { EndpointStates } from './endpoint-state.ts';
+import { Latencies } from './latencies.ts';
+import type { SlotWish } from './rate-gate.ts';
 import { ReadyQueue } from './ready-queue.ts';
 import { Throughput } from './throughput.ts';
 
-const DISABLED_RECHECK_MS = 60_000;
 /** A release that comes back at once would be claimed at once by the process that could not use it. */
 const RELEASE_DELAY_MS = 50;
 const UNUSABLE_DELAY_MS = 1_000;
 /** What an endpoint that cannot be sent to may have open; its attempts end at once. */
 const UNUSABLE_CAP = 1;
+/** A send that has been open for this long makes its endpoint slow, whatever it was before. */
+const SLOW_SEND_MS = 1_000;
 
 export interface WorkshopOptions extends Omit<AttemptContext, 'release'> {
+  states: EndpointStates;
   maxInFlight: number;
   maxPayloadBytes: number;
+  /** This process's part of what endpoints allow the whole fleet. */
+  share: () => Share;
   /** The process has room again. */
   onRoom: () => void;
 }
 
 /**
- * Where leased deliveries wait for their turn, are sent, or are turned away: the process's slots, each endpoint's cap and the local wait. Every way
- * out of it writes an outcome or gives the lease back.
+ * Where leased deliveries pass the gates and are sent, or are turned away: the breaker, the pause, the endpoint's cap and the process's slots, the rate, in
+ * that order, so that nothing that is blocked further on has spent a token. Every way out of it writes an outcome or gives the lease back.
  */
 export class Workshop {
   readonly #options: WorkshopOptions;
   readonly #context: AttemptContext;
   readonly #queue: ReadyQueue<Job>;
-  readonly #pace = new Pace();
+  readonly #latencies = new Latencies();
   readonly #throughput = new Throughput();
+  readonly #budget = new DeferralBudget();
+  /** Since when each open request has been open (performance.now()). */
+  readonly #sending = new Map<Job, number>();
+  /** Deliveries that have a slot and wait for a token. */
+  #waitingForToken = 0;
+  /** Deliveries that are turned away and do not know yet until when. */
+  #askingForSlot = 0;
   #stopping = false;
   #idle: (() => void)[] = [];
 
   constructor(options: WorkshopOptions) {
     this.#options = options;
-    this.#queue = new ReadyQueue({ maxInFlight: options.maxInFlight });
-    this.#context = { ...options, release: (job) => this.#release(job.claim, RELEASE_DELAY_MS) };
+    this.#queue = new ReadyQueue({
+      maxInFlight: options.maxInFlight,
+      isSlow: (endpointId) => this.#latencies.isSlow(endpointId),
+    });
+    this.#context = { ...options, release: (job) => this.#release(job, RELEASE_DELAY_MS) };
   }
 
   get inFlight(): number {
@@ -48,6 +67,11 @@ export class Workshop {
     return this.#queue.ready;
   }
 
+  /** Whether more may be taken in that can wait its turn: what is turned away must cost its neighbours nothing. */
+  get takesBulk(): boolean {
+    return !this.#budget.exhausted;
+  }
+
   /**
    * How many more deliveries can be taken in, given how many are being claimed: what has a slot now, and what half a second's completions will
    * make room for. More would wait past the local wait and have to be given back.
@@ -55,7 +79,8 @@ export class Workshop {
   wanted(claiming: number): number {
     if (this.#stopping || this.#options.settler.stuck) return 0;
     const ahead = Math.min(2 * this.#options.maxInFlight, this.#throughput.perSecond(performance.now()) / 2);
-    const room = Math.floor(this.#queue.freeSlots + ahead) - this.#queue.ready - claiming;
+    const taken = this.#queue.startable + this.#askingForSlot + claiming;
+    const room = Math.floor(this.#queue.freeSlots + ahead) - taken;
     // Claiming one row for each row that ends costs ten times as much as claiming many.
     const worthwhile = Math.min(32, this.#options.maxInFlight / 4, ahead / 4);
     return room >= worthwhile ? Math.max(0, room) : 0;
@@ -67,22 +92,26 @@ export class Workshop {
 
   /** Gives back leases of which nothing more is known. */
   giveBack(claims: readonly Claim[]): void {
-    for (const claim of claims) this.#release(claim, UNUSABLE_DELAY_MS);
+    for (const claim of claims) this.#releaseClaim(claim, UNUSABLE_DELAY_MS);
   }
 
   /** Turns away what has waited for over a second; call it several times a second. */
   expireWaits(): void {
-    for (const { item, endpointFull } of this.#queue.takeOverdue(performance.now() - LOCAL_WAIT_MS)) {
-      if (endpointFull) this.#defer(item, 'concurrency', this.#nextDelay(item));
-      else this.#release(item.claim, RELEASE_DELAY_MS);
+    const now = performance.now();
+    for (const [job, since] of this.#sending) {
+      if (now - since > SLOW_SEND_MS) this.#queue.setSlow(job.claim.endpointId, true);
+    }
+    for (const { item, endpointFull } of this.#queue.takeOverdue(now - LOCAL_WAIT_MS)) {
+      if (endpointFull) this.#overflow(item, 'concurrency');
+      else this.#release(item, RELEASE_DELAY_MS);
     }
   }
 
   /** Starts nothing more: gives back what waits, and resolves when what is being sent has ended or the limit has passed. */
   async stop(limitMs: number): Promise<void> {
     this.#stopping = true;
-    for (const job of this.#queue.takeAll()) this.#release(job.claim, 0);
-    if (this.#queue.inFlight === 0) return;
+    for (const job of this.#queue.takeAll()) this.#release(job, 0);
+    if (this.#isIdle) return;
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, limitMs);
       this.#idle.push(() => {
@@ -106,52 +135,105 @@ export class Workshop {
     );
     if (verdict.kind === 'end') return this.#end(job, verdict.reason, verdict.loud);
     if (verdict.kind === 'oversize') {
-      return record(
-        this.#context,
-        job,
-        notSent('oversize', `the payload of ${claim.payloadBytes} bytes exceeds the limit`),
-        performance.now(),
-      );
+      const result = notSent('oversize', `the payload of ${claim.payloadBytes} bytes exceeds the limit`);
+      return void record(this.#context, job, result, performance.now());
     }
-    if (this.#stopping) return this.#release(claim, 0);
-    if ('enabled' in endpoint && !endpoint.enabled)
-      return this.#defer(job, 'disabled', DISABLED_RECHECK_MS * (0.5 + Math.random()));
-    this.#admit(job);
+    if (this.#stopping) return this.#release(job, 0);
+    if ('enabled' in endpoint && !endpoint.enabled) return this.#defer(job, 'disabled', 'parked');
+    this.#options.states.learnFromClaim(claim, job.leasedAt);
+    if (!this.#held(job)) this.#admit(job);
+  }
+
+  /** Turns a delivery away that its endpoint's breaker or pause holds back. Returns whether it did. */
+  #held(job: Job): boolean {
+    const hold = this.#options.states.hold(job.claim.endpointId);
+    if (!hold || hold.reason === 'probe_wanted') return false;
+    if (hold.forMs === Number.POSITIVE_INFINITY) this.#defer(job, 'paused', 'parked');
+    else this.#deferToSlot(job, hold.reason, { everyMs: job.endpoint.slotEveryMs, afterMs: hold.forMs });
+    return true;
   }
 
   #admit(job: Job): void {
-    const { claim } = job;
-    const now = performance.now();
+    const { claim, endpoint } = job;
     // Those who have waited go first: a new delivery does not overtake the moments that others were given.
-    if (claim.deferralReason === null && this.#pace.hasQueue(claim.endpointId, now)) {
-      return this.#defer(job, 'concurrency', this.#nextDelay(job));
-    }
-    const admission = this.#queue.admit(claim.endpointId, capOf(job), job, now);
-    if (admission === 'start') this.#start(job);
-    else if (admission === 'full') this.#defer(job, 'concurrency', this.#nextDelay(job));
+    if (!claim.waited && this.#options.rate.hasQueue(endpoint)) return this.#overflow(job, 'rate_limit');
+    const admission = this.#queue.admit(claim.endpointId, this.#capOf(job), job, performance.now());
+    if (admission === 'start') void this.#begin(job);
+    else if (admission === 'full') this.#overflow(job, 'concurrency');
   }
 
-  #start(job: Job): void {
-    const startedAt = performance.now();
-    void attempt(this.#context, job).then(() => {
-      this.#pace.observe(job.claim.endpointId, performance.now() - startedAt);
+  /** Sends a delivery that has a slot, unless a gate turns it away, and gives the slot back. */
+  async #begin(job: Job): Promise<void> {
+    if (await this.#mayGo(job)) {
+      const startedAt = performance.now();
+      this.#sending.set(job, startedAt);
+      await attempt(this.#context, job);
+      this.#sending.delete(job);
+      this.#noteLatency(job.claim.endpointId, performance.now() - startedAt);
       this.#throughput.note();
-      this.#queue.finished(job.claim.endpointId);
-      this.#startNext();
-    });
+    }
+    this.#queue.finished(job.claim.endpointId);
+    this.#startNext();
+  }
+
+  async #mayGo(job: Job): Promise<boolean> {
+    try {
+      // Much may have been learned of the endpoint while it waited for its turn.
+      if (this.#held(job) || !(await this.#winsProbe(job)) || !(await this.#takesToken(job))) return false;
+    } catch (error) {
+      this.#options.log.warn({ err: error, delivery_id: job.claim.deliveryId }, 'a gate did not answer');
+      this.#release(job, UNUSABLE_DELAY_MS);
+      return false;
+    }
+    if (!this.#stopping) return true;
+    this.#release(job, 0);
+    return false;
+  }
+
+  async #winsProbe(job: Job): Promise<boolean> {
+    const { states, health } = this.#options;
+    if (states.hold(job.claim.endpointId)?.reason !== 'probe_wanted') return true;
+    job.probe = await health.claimProbe(job.claim);
+    if (!job.probe) this.#deferToSlot(job, 'probe', { everyMs: job.endpoint.slotEveryMs, afterMs: 0 });
+    return job.probe;
+  }
+
+  async #takesToken(job: Job): Promise<boolean> {
+    const { rate, maxInFlight } = this.#options;
+    // Whoever waits for a token holds a slot of the process: not too many may.
+    const maxWaitMs = this.#waitingForToken < maxInFlight / 4 ? LOCAL_WAIT_MS : 0;
+    const verdict = await rate.take(job.endpoint, { waited: job.claim.waited, maxWaitMs });
+    if (verdict.kind === 'slot') {
+      this.#giveBackProbe(job);
+      this.#defer(job, 'rate_limit', verdict.delayMs);
+      return false;
+    }
+    if (verdict.delayMs > 0) {
+      this.#waitingForToken += 1;
+      await pause(verdict.delayMs);
+      this.#waitingForToken -= 1;
+    }
+    return true;
+  }
+
+  #noteLatency(endpointId: string, latencyMs: number): void {
+    this.#latencies.observe(endpointId, latencyMs);
+    this.#queue.setSlow(endpointId, this.#latencies.isSlow(endpointId));
   }
 
   #startNext(): void {
     if (!this.#stopping) {
-      for (let job = this.#queue.next(); job; job = this.#queue.next()) this.#start(job);
+      for (let job = this.#queue.next(); job; job = this.#queue.next()) void this.#begin(job);
       this.#options.onRoom();
-    } else if (this.#queue.inFlight === 0) {
-      for (const resolve of this.#idle.splice(0)) resolve();
-    }
+    } else this.#noteIdle();
   }
 
-  #nextDelay(job: Job): number {
-    return this.#pace.nextDelay(job.claim.endpointId, capOf(job), performance.now());
+  get #isIdle(): boolean {
+    return this.#queue.inFlight === 0 && this.#askingForSlot === 0;
+  }
+
+  #noteIdle(): void {
+    if (this.#stopping && this.#isIdle) for (const resolve of this.#idle.splice(0)) resolve();
   }
 
   #end(job: Job, reason: 'refused' | 'cancelled' | 'expired', loud: boolean): void {
@@ -163,31 +245,66 @@ export class Workshop {
     settler.finish({ deliveryId: claim.deliveryId, token: claim.token, status: 'dead', reason, send: null });
   }
 
-  #defer(job: Job, reason: DeferralReason, delayMs: number): void {
-    const { claim } = job;
-    this.#options.metrics.deferred[reason].inc();
-    this.#options.metrics.attempts.deferred.inc();
-    this.#options.settler.keep({
-      kind: 'deferral',
-      deliveryId: claim.deliveryId,
-      token: claim.token,
-      delayMs,
-      reason,
-      repeated: claim.deferralReason === reason,
+  /** What exceeds what its endpoint can take gets a moment of its own, as far apart as the endpoint has lately been able to take them. */
+  #overflow(job: Job, reason: 'concurrency' | 'rate_limit'): void {
+    const { slotEveryMs } = job.endpoint;
+    const capEveryMs = (this.#latencies.of(job.claim.endpointId) ?? 0) / maxInFlightOf(job);
+    const everyMs = Math.max(slotEveryMs, capEveryMs);
+    this.#deferToSlot(job, capEveryMs > slotEveryMs ? 'concurrency' : reason, { everyMs, afterMs: 0 });
+  }
+
+  #deferToSlot(job: Job, reason: DeferralReason, wish: SlotWish): void {
+    this.#askingForSlot += 1;
+    const asked = this.#options.rate.slot(job.endpoint, wish).then(
+      (delayMs) => this.#defer(job, reason, delayMs),
+      (error: unknown) => {
+        this.#options.log.warn({ err: error, delivery_id: job.claim.deliveryId }, 'no slot was to be had');
+        this.#release(job, UNUSABLE_DELAY_MS);
+      },
+    );
+    void asked.finally(() => {
+      this.#askingForSlot -= 1;
+      this.#noteIdle();
     });
   }
 
-  #release(claim: Claim, delayMs: number): void {
-    this.#options.metrics.released.inc();
-    this.#options.settler.keep({
-      kind: 'release',
+  #defer(job: Job, reason: DeferralReason, wait: number | 'parked'): void {
+    const { claim, endpoint } = job;
+    this.#budget.note();
+    this.#options.metrics.deferred[reason].inc();
+    this.#options.metrics.attempts.deferred.inc();
+    this.#options.settler.defer({
       deliveryId: claim.deliveryId,
       token: claim.token,
-      delayMs,
+      endpointId: claim.endpointId,
+      slotVersion: endpoint.slotVersion,
+      reason,
+      repeated: claim.deferralReason === reason,
+      wait,
     });
+  }
+
+  #release(job: Job, delayMs: number): void {
+    this.#giveBackProbe(job);
+    this.#releaseClaim(job.claim, delayMs);
+  }
+
+  #releaseClaim({ deliveryId, token }: Claim, delayMs: number): void {
+    this.#options.metrics.released.inc();
+    this.#options.settler.keep({ kind: 'release', deliveryId, token, delayMs });
+  }
+
+  #giveBackProbe(job: Job): void {
+    if (!job.probe) return;
+    job.probe = false;
+    this.#options.health.giveBackProbe(job.claim);
+  }
+
+  #capOf(job: Job): number {
+    return capShare(maxInFlightOf(job), this.#options.share(), job.claim.endpointId);
   }
 }
 
-function capOf(job: Job): number {
-  return 'maxInFlight' in job.endpoint ? job.endpoint.maxInFlight : UNUSABLE_CAP;
+function maxInFlightOf({ endpoint }: Job): number {
+  return 'maxInFlight' in endpoint ? endpoint.maxInFlight : UNUSABLE_CAP;
 }

@@ -34,7 +34,7 @@ export class FleetMember {
   readonly loop: Loop;
   readonly #options: MemberOptions;
   #number = 0;
-  #fleet: Fleet = { poll: false, liveApis: 1, liveDispatchers: 1 };
+  #fleet: Fleet = { poll: false, liveApis: 1, liveDispatchers: 1, dispatchersBefore: 0 };
   #saidPoll: boolean | null = null;
   #clockAheadMs = 0;
   #saidWrongClock = false;
