@@ -30,30 +30,36 @@ afterAll(async () => {
 describe('an announcement', () => {
   it('packs the ids of a commit, with their count and a format version, and nothing else', async () => {
     const ids = randomIds(130);
-    expect(await announce(link, ids)).toEqual([]);
-    const entries = await raw.xrange(streamKey(options), '-', '+');
+    expect(await announce(link, ids, 'express')).toEqual([]);
+    const entries = await raw.xrange(streamKey(options, 'express'), '-', '+');
     expect(entries.map(([, fields]) => fields)).toEqual([
       ['v', '1', 'n', '128', 'ids', ids.slice(0, 128).join(',')],
       ['v', '1', 'n', '2', 'ids', ids.slice(128).join(',')],
     ]);
   });
 
+  it('goes to the stream of its lane', async () => {
+    await announce(link, randomIds(200), 'bulk');
+    expect(await raw.xlen(`${options.keyPrefix}relay:deliveries:bulk`)).toBe(2);
+    expect(await raw.xlen(`${options.keyPrefix}relay:deliveries`)).toBe(0);
+  });
+
   it('of nothing writes nothing', async () => {
-    expect(await announce(link, [])).toEqual([]);
-    expect(await raw.xlen(streamKey(options))).toBe(0);
+    expect(await announce(link, [], 'express')).toEqual([]);
+    expect(await raw.xlen(streamKey(options, 'express'))).toBe(0);
   });
 
   it('to a key that is no stream comes back whole, and throws nothing', async () => {
-    await raw.del(streamKey(options));
-    await raw.set(streamKey(options), 'a word');
+    await raw.del(streamKey(options, 'express'));
+    await raw.set(streamKey(options, 'express'), 'a word');
     const ids = randomIds(3);
-    expect(await announce(link, ids)).toEqual(ids);
+    expect(await announce(link, ids, 'express')).toEqual(ids);
   });
 
   it('trims a stream that nobody reads, far above any healthy backlog', async () => {
-    const key = streamKey(options);
+    const key = streamKey(options, 'express');
     await raw.eval(`for i = 1, 500500 do redis.call('XADD', KEYS[1], '*', 'v', '1') end`, 1, key);
-    await announce(link, randomIds(1));
+    await announce(link, randomIds(1), 'express');
     const length = await raw.xlen(key);
     expect(length).toBeGreaterThanOrEqual(500_000);
     expect(length).toBeLessThan(500_200);

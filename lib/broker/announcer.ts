@@ -1,4 +1,5 @@
 import { packEntries } from '../domain/stream-entry.ts';
+import type { Lane } from '../domain/vocabulary.ts';
 import { streamKey } from './client.ts';
 import type { RedisLink } from './link.ts';
 
@@ -6,15 +7,19 @@ import type { RedisLink } from './link.ts';
 const MAX_ENTRIES = 500_000;
 
 /**
- * Puts committed row ids on the stream. Returns the ids that could not be put there; the caller makes those rows due to be found in the
+ * Puts committed row ids on a lane's stream. Returns the ids that could not be put there; the caller makes those rows due to be found in the
  * database. Never throws.
  */
-export async function announce(link: RedisLink, deliveryIds: readonly string[]): Promise<string[]> {
+export async function announce(
+  link: RedisLink,
+  deliveryIds: readonly string[],
+  lane: Lane,
+): Promise<string[]> {
   if (deliveryIds.length === 0) return [];
   const entries = packEntries(deliveryIds);
   const results = await Promise.allSettled(
     entries.map((fields) =>
-      link.client.xadd(streamKey(link.options), 'MAXLEN', '~', MAX_ENTRIES, '*', ...fields),
+      link.client.xadd(streamKey(link.options, lane), 'MAXLEN', '~', MAX_ENTRIES, '*', ...fields),
     ),
   );
   const failed: string[] = [];

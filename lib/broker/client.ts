@@ -1,8 +1,10 @@
 import { Redis, type RedisOptions } from 'ioredis';
+import type { Lane } from '../domain/vocabulary.ts';
 
 /** Where Redis is and how Relay names its keys in it. */
 export interface BrokerOptions {
   url: string;
+  /** The express lane's stream; the bulk lane's is named after it. */
   stream: string;
   group: string;
   keyPrefix: string;
@@ -72,8 +74,9 @@ export function isTimeout(error: unknown): boolean {
   return error instanceof Error && error.message === 'Command timed out';
 }
 
-export function streamKey(options: BrokerOptions): string {
-  return options.keyPrefix + options.stream;
+/** The key of a lane's stream: bulk has `:bulk` behind the configured name. */
+export function streamKey(options: BrokerOptions, lane: Lane): string {
+  return `${options.keyPrefix}${options.stream}${lane === 'bulk' ? ':bulk' : ''}`;
 }
 
 /** True for the error of a group or stream that was flushed away, before a read or under it. */

@@ -10,6 +10,7 @@ import {
 } from '../../services/testing/given-broker.ts';
 import { type PrivateRedis, startPrivateRedis } from '../../services/testing/private-servers.ts';
 import { startTcpProxy, type TcpProxy } from '../../services/testing/tcp-proxy.ts';
+import { LANES } from '../domain/vocabulary.ts';
 import { announce } from './announcer.ts';
 import { type BrokerOptions, streamKey } from './client.ts';
 import { removeConsumer, StreamConsumer, type StreamEntry } from './consumer.ts';
@@ -28,7 +29,7 @@ beforeAll(async () => {
 });
 beforeEach(async () => {
   options = givenBroker(redis.url);
-  key = streamKey(options);
+  key = streamKey(options, 'express');
   link = await givenLink(options);
 });
 afterEach(async () => {
@@ -64,7 +65,7 @@ async function agePending(name: string): Promise<void> {
 describe('what is announced', () => {
   it('is read once, and after it is decided the stream is empty', async () => {
     const ids = randomIds(300);
-    expect(await announce(link, ids)).toEqual([]);
+    expect(await announce(link, ids, 'express')).toEqual([]);
     const entries = await member().read(10);
     expect(idsOf(entries)).toEqual(ids);
     expect(await member().read(10)).toEqual([]);
@@ -75,7 +76,7 @@ describe('what is announced', () => {
 
   it('is shared by the members of the group', async () => {
     const batches = Array.from({ length: 40 }, () => randomIds(3));
-    for (const batch of batches) await announce(link, batch);
+    for (const batch of batches) await announce(link, batch, 'express');
     const [one, two] = [member(), member()];
     const read: StreamEntry[] = [];
     while (read.length < batches.length) {
@@ -92,9 +93,20 @@ describe('what is announced', () => {
     await someoneWaits();
     const [id] = randomIds(1);
     const started = performance.now();
-    await announce(link, [id!]);
+    await announce(link, [id!], 'express');
     expect(idsOf(await reading)).toEqual([id]);
     expect(performance.now() - started).toBeLessThan(1_000);
+  });
+
+  it('on one lane is nothing to the other', async () => {
+    const [express, bulk] = [randomIds(2), randomIds(3)];
+    await announce(link, express, 'express');
+    await announce(link, bulk, 'bulk');
+    const [fast, slow] = [member(link, { consumer: 'one' }), member(link, { consumer: 'one', lane: 'bulk' })];
+    const [first, later] = [await fast.read(10), await slow.read(10)];
+    expect([idsOf(first), idsOf(later)]).toEqual([express, bulk]);
+    await slow.decide(entryIds(later));
+    expect([await raw.xlen(key), await raw.xlen(streamKey(options, 'bulk'))]).toEqual([1, 0]);
   });
 
   it('never comes to nothing: an empty read, hold or decide is fine', async () => {
@@ -120,20 +132,20 @@ describe('a group that was flushed away', () => {
     expect(idsOf(entries)).toEqual(ids);
   });
 
-  it('under a read that waits is made again too', async () => {
-    const consumer = member(link, { blockMs: 3_000 });
+  it.each(LANES)('under a read that waits on the %s lane is made again too', async (lane) => {
+    const consumer = member(link, { blockMs: 3_000, lane });
     const reading = consumer.read(1);
     await someoneWaits();
     await raw.flushall();
     expect(await reading).toEqual([]);
     const ids = randomIds(1);
-    await announce(link, ids);
+    await announce(link, ids, lane);
     expect(idsOf(await consumer.read(10))).toEqual(ids);
   });
 
   it('does not disturb whoever takes over, holds or decides', async () => {
     const consumer = member();
-    await announce(link, randomIds(1));
+    await announce(link, randomIds(1), 'express');
     const entries = await consumer.read(1);
     await raw.del(key);
     expect(await consumer.takeOver(0, '0-0')).toEqual({ entries: [], cursor: '0-0' });
@@ -147,7 +159,7 @@ describe('entries that somebody left undecided', () => {
   it('are taken over once they were idle long enough', async () => {
     const [dead, alive] = [member(link, { consumer: 'dead' }), member()];
     const ids = randomIds(5);
-    await announce(link, ids);
+    await announce(link, ids, 'express');
     await dead.read(10);
     expect((await alive.takeOver(30_000, '0-0')).entries).toEqual([]);
     await agePending('dead');
@@ -159,7 +171,7 @@ describe('entries that somebody left undecided', () => {
 
   it('are not taken from a holder that says that it works on them', async () => {
     const [slow, alive] = [member(link, { consumer: 'slow' }), member()];
-    await announce(link, randomIds(5));
+    await announce(link, randomIds(5), 'express');
     const held = await slow.read(10);
     await agePending('slow');
     await slow.hold(entryIds(held));
@@ -168,7 +180,7 @@ describe('entries that somebody left undecided', () => {
 
   it('are walked with a cursor when there are many', async () => {
     const [dead, alive] = [member(link, { consumer: 'dead' }), member()];
-    for (let n = 0; n < 70; n += 1) await announce(link, randomIds(1));
+    for (let n = 0; n < 70; n += 1) await announce(link, randomIds(1), 'express');
     await dead.read(100);
     await agePending('dead');
     let cursor = '0-0';
@@ -184,7 +196,7 @@ describe('entries that somebody left undecided', () => {
   it('in a reply that never arrived are found by the one under whose name they are', async () => {
     const consumer = member(link, { consumer: 'deaf' });
     const ids = randomIds(2);
-    await announce(link, ids);
+    await announce(link, ids, 'express');
     await raw.xreadgroup('GROUP', options.group, 'deaf', 'COUNT', 10, 'STREAMS', key, '>');
     expect(await consumer.read(10)).toEqual([]);
     await agePending('deaf');
@@ -193,7 +205,7 @@ describe('entries that somebody left undecided', () => {
 
   it('and were deleted meanwhile are dropped', async () => {
     const [dead, alive] = [member(link, { consumer: 'dead' }), member()];
-    await announce(link, randomIds(1));
+    await announce(link, randomIds(1), 'express');
     const [entry] = await dead.read(1);
     await raw.xdel(key, entry!.entryId);
     await agePending('dead');
@@ -213,7 +225,7 @@ describe('entries that nobody of this version can read', () => {
     await raw.xadd(key, '*', 'v', '1', 'n', '3', 'ids', 'nonsense');
     await raw.xadd(key, '*', 'hello', 'world');
     const ids = randomIds(1);
-    await announce(link, ids);
+    await announce(link, ids, 'express');
     expect(idsOf(await consumer.read(10))).toEqual(ids);
     expect([malformed, await raw.xlen(key), await pending()]).toEqual([2, 1, 1]);
   });
@@ -232,7 +244,7 @@ describe('entries that nobody of this version can read', () => {
 describe('a consumer that leaves', () => {
   it('takes its name with it', async () => {
     const consumer = givenConsumer(link);
-    await announce(link, randomIds(1));
+    await announce(link, randomIds(1), 'express');
     await consumer.decide(entryIds(await consumer.read(1)));
     expect(await consumerNames()).toHaveLength(1);
     await consumer.leave();
@@ -242,15 +254,15 @@ describe('a consumer that leaves', () => {
   it('leaves its name while anything is pending under it', async () => {
     const consumer = givenConsumer(link, { consumer: 'busy' });
     const ids = randomIds(1);
-    await announce(link, ids);
+    await announce(link, ids, 'express');
     await consumer.read(1);
     await consumer.leave();
     expect(await consumerNames()).toEqual(['busy']);
-    expect(await removeConsumer(link, 'busy')).toBe(false);
+    expect(await removeConsumer(link, { lane: 'express', consumer: 'busy' })).toBe(false);
     await agePending('busy');
     const heir = member();
     expect(idsOf((await heir.takeOver(30_000, '0-0')).entries)).toEqual(ids);
-    expect(await removeConsumer(link, 'busy')).toBe(true);
+    expect(await removeConsumer(link, { lane: 'express', consumer: 'busy' })).toBe(true);
   });
 
   it('can do so when Redis is away', async () => {
@@ -265,6 +277,64 @@ describe('a consumer that leaves', () => {
   });
 });
 
+describe('a read that waits', () => {
+  it('is ended at once by its signal, and loses nothing by that', async () => {
+    const consumer = member(link, { blockMs: 10_000 });
+    const stop = new AbortController();
+    const started = performance.now();
+    const reading = consumer.read(10, stop.signal);
+    await someoneWaits();
+    stop.abort();
+    expect(await reading).toEqual([]);
+    expect(performance.now() - started).toBeLessThan(5_000);
+    const ids = randomIds(1);
+    await announce(link, ids, 'express');
+    expect(idsOf(await consumer.read(10))).toEqual(ids);
+  });
+
+  it('is ended by its signal when it has not even reached Redis', async () => {
+    const consumer = member(link, { blockMs: 10_000 });
+    const stop = new AbortController();
+    const reading = consumer.read(10, stop.signal);
+    stop.abort();
+    expect(await reading).toEqual([]);
+    const again = new AbortController();
+    const started = performance.now();
+    const waiting = consumer.read(10, again.signal);
+    again.abort();
+    expect(await waiting).toEqual([]);
+    expect(performance.now() - started).toBeLessThan(5_000);
+  });
+
+  it('brings what came in the moment in which it was ended', async () => {
+    const consumer = member(link, { blockMs: 10_000 });
+    const [announced, read]: [string[], string[]] = [[], []];
+    for (let n = 0; n < 30; n += 1) {
+      const stop = new AbortController();
+      const ids = randomIds(1);
+      announced.push(...ids);
+      const reading = consumer.read(10, stop.signal);
+      await someoneWaits();
+      await Promise.all([announce(link, ids, 'express'), stop.abort()]);
+      read.push(...idsOf(await reading));
+    }
+    for (let left = 1; left > 0; ) {
+      const rest = idsOf(await givenRest(consumer));
+      left = rest.length;
+      read.push(...rest);
+    }
+    expect(read).toEqual(announced);
+  });
+
+  async function givenRest(consumer: StreamConsumer): Promise<StreamEntry[]> {
+    const stop = new AbortController();
+    const reading = consumer.read(100, stop.signal);
+    const entries = await Promise.race([reading, someoneWaits().then(() => null)]);
+    stop.abort();
+    return entries ?? reading;
+  }
+});
+
 describe('a wire that breaks under a waiting read', () => {
   let proxy: TcpProxy;
   let far: RedisLink;
@@ -276,6 +346,7 @@ describe('a wire that breaks under a waiting read', () => {
     far = await givenLink({ ...options, url: proxy.url });
     stalls = 0;
     consumer = new StreamConsumer(far, {
+      lane: 'express',
       consumer: 'far',
       blockMs: 300,
       onStall: () => {
@@ -292,11 +363,11 @@ describe('a wire that breaks under a waiting read', () => {
 
   async function expectReadsAgain(): Promise<void> {
     const ids = randomIds(1);
-    await announce(link, ids);
+    await announce(link, ids, 'express');
     await eventually(async () => expect(idsOf(await consumer.read(10))).toEqual(ids), 5_000);
     const more = randomIds(1);
     const reading = consumer.read(10);
-    await announce(link, more);
+    await announce(link, more, 'express');
     expect(idsOf(await reading)).toEqual(more);
   }
 

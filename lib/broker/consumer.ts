@@ -1,6 +1,7 @@
-import type { Redis } from 'ioredis';
 import { type UnpackedEntry, unpackEntry } from '../domain/stream-entry.ts';
-import { createBlockingClient, isNoGroup, streamKey } from './client.ts';
+import type { Lane } from '../domain/vocabulary.ts';
+import { BlockingReader, type BlockingReaderOptions } from './blocking-reader.ts';
+import { isNoGroup, streamKey } from './client.ts';
 import type { RedisLink } from './link.ts';
 
 export interface StreamEntry {
@@ -8,20 +9,14 @@ export interface StreamEntry {
   deliveryIds: string[];
 }
 
-export interface ConsumerOptions {
+export interface ConsumerOptions extends BlockingReaderOptions {
+  /** Which of the two streams it reads. */
+  lane: Lane;
   /** Random for each start: in containers every pid is 1. */
   consumer: string;
-  /** How long a read waits on the server, ms. */
-  blockMs: number;
-  /** Told of a blocking read that did not come back in time. */
-  onStall?: () => void;
   /** Told of entries that nobody can use; they are removed. */
   onMalformed?: (count: number) => void;
 }
-
-/** A reply may be late by this much before its connection counts as dead. */
-const WATCHDOG_MARGIN_MS = 2_000;
-const READY_WITHIN_MS = 1_000;
 
 // A consumer is removed only while nothing is pending under its name: removing it with pending entries would lose them.
 const REMOVE_IDLE_CONSUMER = `
@@ -31,45 +26,39 @@ redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
 return 1`;
 
 /**
- * One member of the consumer group. What it reads is pending under its name until `decide`; what it holds undecided it must `hold` every
+ * One member of a lane's consumer group. What it reads is pending under its name until `decide`; what it holds undecided it must `hold` every
  * 10 s, or others take it over. A message is never ownership: whoever reads an id still has to win the row's lease.
  */
 export class StreamConsumer {
   readonly #link: RedisLink;
   readonly #options: ConsumerOptions;
   readonly #key: string;
-  #reader: Redis | null = null;
+  readonly #reader: BlockingReader;
 
   constructor(link: RedisLink, options: ConsumerOptions) {
     this.#link = link;
     this.#options = options;
-    this.#key = streamKey(link.options);
+    this.#reader = new BlockingReader(link, options);
+    this.#key = streamKey(link.options, options.lane);
   }
 
-  /** Reads up to `count` new entries, waiting up to the block time; empty when there are none. Throws when Redis is away. */
-  async read(count: number): Promise<StreamEntry[]> {
+  /**
+   * Reads up to `count` new entries, waiting up to the block time; empty when there are none. `signal` ends the wait at once. Throws when
+   * Redis is away.
+   */
+  async read(count: number, signal?: AbortSignal): Promise<StreamEntry[]> {
     const { group } = this.#link.options;
     const { consumer, blockMs } = this.#options;
+    const from = ['BLOCK', blockMs, 'STREAMS', this.#key, '>'] as const;
     try {
-      const reader = await this.#connectedReader();
-      const reply = await this.#watch(
-        reader.xreadgroup(
-          'GROUP',
-          group,
-          consumer,
-          'COUNT',
-          count,
-          'BLOCK',
-          blockMs,
-          'STREAMS',
-          this.#key,
-          '>',
-        ),
+      const reply = await this.#reader.run(
+        (client) => client.xreadgroup('GROUP', group, consumer, 'COUNT', count, ...from),
+        signal,
       );
       return this.#unpack((reply as [string, [string, string[]][]][] | null)?.[0]?.[1] ?? []);
     } catch (error) {
       if (!isNoGroup(error)) throw error;
-      await this.#link.ensureGroup();
+      await this.#link.ensureGroup(this.#options.lane);
       return [];
     }
   }
@@ -90,7 +79,7 @@ export class StreamConsumer {
       return { entries: await this.#unpack(reply[1].filter((entry) => entry?.[1])), cursor: reply[0] };
     } catch (error) {
       if (!isNoGroup(error)) throw error;
-      await this.#link.ensureGroup();
+      await this.#link.ensureGroup(this.#options.lane);
       return { entries: [], cursor: '0-0' };
     }
   }
@@ -120,53 +109,8 @@ export class StreamConsumer {
 
   /** Leaves the group when nothing is pending under this name, and closes the reading connection. */
   async leave(): Promise<void> {
-    if (this.#reader) this.#drop(this.#reader);
-    await removeConsumer(this.#link, this.#options.consumer).catch(() => undefined);
-  }
-
-  async #connectedReader(): Promise<Redis> {
-    const reader = this.#reader ?? createBlockingClient(this.#link.options);
-    this.#reader = reader;
-    if (reader.status === 'ready') return reader;
-    await new Promise<void>((resolve, reject) => {
-      const settle = (error?: Error) => {
-        clearTimeout(timer);
-        reader.off('ready', onReady);
-        error ? reject(error) : resolve();
-      };
-      const onReady = () => settle();
-      // A connection that was begun while nobody answered may never become ready: the next read begins another.
-      const timer = setTimeout(() => {
-        this.#drop(reader);
-        settle(new Error('the reading connection to Redis is not ready'));
-      }, READY_WITHIN_MS);
-      reader.once('ready', onReady);
-    });
-    return reader;
-  }
-
-  #drop(reader: Redis): void {
-    reader.disconnect();
-    if (this.#reader === reader) this.#reader = null;
-  }
-
-  // After a break some clients look ready while the read that was pending never settles: a read that is late by more than the margin
-  // means a dead socket, whatever the client says.
-  async #watch<T>(read: Promise<T>): Promise<T> {
-    let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<never>((_, reject) => {
-      timer = setTimeout(() => {
-        this.#options.onStall?.();
-        if (this.#reader) this.#drop(this.#reader);
-        reject(new Error('a blocking read did not come back in time; its connection is replaced'));
-      }, this.#options.blockMs + WATCHDOG_MARGIN_MS);
-    });
-    read.catch(() => undefined);
-    try {
-      return await Promise.race([read, late]);
-    } finally {
-      clearTimeout(timer);
-    }
+    this.#reader.close();
+    await removeConsumer(this.#link, this.#options).catch(() => undefined);
   }
 
   async #unpack(raw: readonly [string, string[]][]): Promise<StreamEntry[]> {
@@ -185,12 +129,15 @@ export class StreamConsumer {
   }
 }
 
-/** Removes a consumer unless something is pending under its name. Returns whether it was removed. */
-export async function removeConsumer(link: RedisLink, consumer: string): Promise<boolean> {
+/** Removes a consumer of a lane unless something is pending under its name. Returns whether it was removed. */
+export async function removeConsumer(
+  link: RedisLink,
+  { lane, consumer }: Pick<ConsumerOptions, 'lane' | 'consumer'>,
+): Promise<boolean> {
   const removed = await link.client.eval(
     REMOVE_IDLE_CONSUMER,
     1,
-    streamKey(link.options),
+    streamKey(link.options, lane),
     link.options.group,
     consumer,
   );

@@ -49,17 +49,19 @@ const becomes = (link: RedisLink, up: boolean, withinMs = 5_000) =>
   eventually(() => expect(link.up).toBe(up), withinMs);
 
 describe('the link to a Redis that answers', () => {
-  it('is up once started, says so once, and has made the group', async () => {
+  it('is up once started, says so once, and has made both groups', async () => {
     const { link, changes } = await watch({ stream: 'of-its-own', group: 'members', keyPrefix: 'app:' });
     expect([link.up, changes]).toEqual([true, [{ up: true, reason: 'answers' }]]);
-    const groups = (await raw.xinfo('GROUPS', 'app:of-its-own')) as string[][];
-    expect(groups[0]?.slice(0, 2)).toEqual(['name', 'members']);
+    for (const key of ['app:of-its-own', 'app:of-its-own:bulk']) {
+      const groups = (await raw.xinfo('GROUPS', key)) as string[][];
+      expect(groups[0]?.slice(0, 2)).toEqual(['name', 'members']);
+    }
   });
 
   it('names its keys by prefix and stream, so that two installations never meet', async () => {
     const [one, two] = [await watch({ keyPrefix: 'one:' }), await watch({ keyPrefix: 'two:' })];
     const ids = randomIds(1);
-    await announce(one.link, ids);
+    await announce(one.link, ids, 'express');
     const elsewhere = givenConsumer(two.link);
     expect(await elsewhere.read(1)).toEqual([]);
     const here = givenConsumer(one.link);
@@ -68,10 +70,11 @@ describe('the link to a Redis that answers', () => {
     await Promise.all([elsewhere.leave(), here.leave()]);
   });
 
-  it('heals a flushed group within half a second, while nobody reads', async () => {
+  it('heals flushed groups within a second, while nobody reads', async () => {
     const { link, changes } = await watch({ keyPrefix: 'healed:' });
     await raw.flushall();
-    await eventually(async () => expect(await raw.exists('healed:relay:deliveries')).toBe(1), 2_000);
+    const keys = ['healed:relay:deliveries', 'healed:relay:deliveries:bulk'];
+    await eventually(async () => expect(await raw.exists(...keys)).toBe(2), 3_000);
     expect([link.up, changes.length]).toEqual([true, 1]);
   });
 
@@ -91,12 +94,12 @@ describe('the link to a Redis that goes away', () => {
     await redis.stop();
     await becomes(link, false, 2_000);
     const started = performance.now();
-    expect(await announce(link, ['id'])).toEqual(['id']);
+    expect(await announce(link, ['id'], 'express')).toEqual(['id']);
     expect(performance.now() - started).toBeLessThan(500);
     await redis.start();
     await becomes(link, true);
     expect(changes.map(({ up }) => up)).toEqual([true, false, true]);
-    expect(await announce(link, randomIds(1))).toEqual([]);
+    expect(await announce(link, randomIds(1), 'express')).toEqual([]);
   });
 
   it('without a word is down within 3 s, and up again soon after the network is back', async () => {
@@ -109,7 +112,7 @@ describe('the link to a Redis that goes away', () => {
     proxy.pass();
     await becomes(link, true, 6_000);
     expect(changes.map(({ up }) => up)).toEqual([true, false, true]);
-    expect(await announce(link, randomIds(1))).toEqual([]);
+    expect(await announce(link, randomIds(1), 'express')).toEqual([]);
     await link.stop();
     await proxy.close();
   });
@@ -142,7 +145,7 @@ describe('the link to a Redis that takes no writes', () => {
       expect(changes.at(-1)?.reason).toContain('OOM');
       expect(await raw.ping()).toBe('PONG');
       const ids = randomIds(2);
-      expect(await announce(link, ids)).toEqual(ids);
+      expect(await announce(link, ids, 'express')).toEqual(ids);
     } finally {
       await raw.config('SET', 'maxmemory', '0');
     }

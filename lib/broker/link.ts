@@ -1,4 +1,5 @@
 import type { Redis } from 'ioredis';
+import { LANES, type Lane } from '../domain/vocabulary.ts';
 import { type BrokerOptions, createCommandClient, isTimeout, streamKey } from './client.ts';
 
 const PROBE_EVERY_MS = 500;
@@ -11,14 +12,15 @@ export interface LinkOptions extends BrokerOptions {
 
 /**
  * The process's link to Redis, and its judgement whether Redis is there. The probe is "make the group unless it exists": it proves that
- * Redis answers and takes writes (a full or read-only Redis is as good as none), and it heals a flushed group within half a second
- * wherever a process of Relay lives.
+ * Redis answers and takes writes (a full or read-only Redis is as good as none), and it heals a flushed group within a second wherever a
+ * process of Relay lives. The lanes take turns, so that an idle process costs Redis no more commands for having two.
  */
 export class RedisLink {
   readonly client: Redis;
   readonly options: BrokerOptions;
   readonly #onChange: LinkOptions['onChange'];
   #up = false;
+  #turn: Lane = 'express';
   #failures = 0;
   #timer: NodeJS.Timeout | null = null;
   #stopped = false;
@@ -29,10 +31,10 @@ export class RedisLink {
     this.client = createCommandClient(options);
   }
 
-  /** Probes once, waiting up to 2 s for the first connection, then goes on probing. */
+  /** Makes both groups, waiting up to 2 s for the first connection, then goes on probing. */
   async start(): Promise<this> {
     const deadline = performance.now() + 2_000;
-    while (!(await this.#probe()) && performance.now() < deadline) {
+    while (!(await this.#probe(LANES)) && performance.now() < deadline) {
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
     if (!this.#up) this.#onChange?.(false, 'no answer at start');
@@ -54,10 +56,10 @@ export class RedisLink {
     this.#fail(error);
   }
 
-  /** Makes the group at the beginning of the stream, so that what was announced before it is read too. */
-  async ensureGroup(): Promise<void> {
+  /** Makes a lane's group at the beginning of its stream, so that what was announced before it is read too. */
+  async ensureGroup(lane: Lane): Promise<void> {
     try {
-      await this.client.xgroup('CREATE', streamKey(this.options), this.options.group, '0', 'MKSTREAM');
+      await this.client.xgroup('CREATE', streamKey(this.options, lane), this.options.group, '0', 'MKSTREAM');
     } catch (error) {
       if (!(error instanceof Error) || !error.message.startsWith('BUSYGROUP')) throw error;
     }
@@ -71,15 +73,16 @@ export class RedisLink {
 
   #schedule(): void {
     this.#timer = setTimeout(() => {
-      void this.#probe().then(() => {
+      this.#turn = this.#turn === 'express' ? 'bulk' : 'express';
+      void this.#probe([this.#turn]).then(() => {
         if (!this.#stopped) this.#schedule();
       });
     }, PROBE_EVERY_MS);
   }
 
-  async #probe(): Promise<boolean> {
+  async #probe(lanes: readonly Lane[]): Promise<boolean> {
     try {
-      await this.ensureGroup();
+      await Promise.all(lanes.map((lane) => this.ensureGroup(lane)));
       this.#failures = 0;
       this.#set(true, 'answers');
       return true;

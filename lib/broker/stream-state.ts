@@ -1,3 +1,4 @@
+import { LANES, type Lane } from '../domain/vocabulary.ts';
 import { isNoGroup, streamKey } from './client.ts';
 import { removeConsumer } from './consumer.ts';
 import type { RedisLink } from './link.ts';
@@ -31,9 +32,9 @@ export function unreadEntries(state: StreamState): number {
   return Math.max(0, state.length - state.pending);
 }
 
-/** Reads how far the group has come. Throws when Redis is away. */
-export async function readStreamState(link: RedisLink): Promise<StreamState> {
-  const key = streamKey(link.options);
+/** Reads how far a lane's group has come. Throws when Redis is away. */
+export async function readStreamState(link: RedisLink, lane: Lane): Promise<StreamState> {
+  const key = streamKey(link.options, lane);
   const [time, length, groups, stream] = await Promise.all([
     link.client.time() as Promise<[string | number, string | number]>,
     link.client.xlen(key),
@@ -64,8 +65,8 @@ export function drainedUntil(state: StreamState, databaseNow: Date, databaseAhea
 const MARGIN_MS = 1_500;
 
 /** The mean number of ids in the oldest entries, which turns a lag in entries into one in deliveries. */
-export async function meanIdsPerEntry(link: RedisLink): Promise<number> {
-  const entries = await link.client.xrange(streamKey(link.options), '-', '+', 'COUNT', 100);
+export async function meanIdsPerEntry(link: RedisLink, lane: Lane): Promise<number> {
+  const entries = await link.client.xrange(streamKey(link.options, lane), '-', '+', 'COUNT', 100);
   if (entries.length === 0) return 0;
   return entries.reduce((sum, [, fields]) => sum + countField(fields), 0) / entries.length;
 }
@@ -76,12 +77,15 @@ function countField(fields: readonly string[]): number {
   return Number.isFinite(count) ? count : 0;
 }
 
-/** Removes consumers that nobody has been for `idleMs` and that hold nothing. Returns how many. */
+/** Removes consumers of both lanes that nobody has been for `idleMs` and that hold nothing. Returns how many. */
 export async function removeDeadConsumers(link: RedisLink, idleMs: number): Promise<number> {
   let removed = 0;
-  for (const consumer of await consumerInfo(link)) {
-    const dead = Number(consumer.get('idle')) > idleMs && Number(consumer.get('pending')) === 0;
-    if (dead && (await removeConsumer(link, String(consumer.get('name'))))) removed += 1;
+  for (const lane of LANES) {
+    for (const info of await consumerInfo(link, lane)) {
+      const dead = Number(info.get('idle')) > idleMs && Number(info.get('pending')) === 0;
+      const consumer = String(info.get('name'));
+      if (dead && (await removeConsumer(link, { lane, consumer }))) removed += 1;
+    }
   }
   return removed;
 }
@@ -105,10 +109,10 @@ async function ifKeyExists<T>(reply: Promise<T>): Promise<T | null> {
   }
 }
 
-async function consumerInfo(link: RedisLink): Promise<Info[]> {
+async function consumerInfo(link: RedisLink, lane: Lane): Promise<Info[]> {
   try {
     const reply = await ifKeyExists(
-      link.client.xinfo('CONSUMERS', streamKey(link.options), link.options.group),
+      link.client.xinfo('CONSUMERS', streamKey(link.options, lane), link.options.group),
     );
     return ((reply as unknown[][] | null) ?? []).map(toInfo);
   } catch (error) {

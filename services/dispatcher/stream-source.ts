@@ -1,6 +1,7 @@
 import { announce } from '../../lib/broker/announcer.ts';
 import type { StreamConsumer, StreamEntry } from '../../lib/broker/consumer.ts';
 import type { RedisLink } from '../../lib/broker/link.ts';
+import type { Lane } from '../../lib/domain/vocabulary.ts';
 import type { DeliveryMetrics } from '../../lib/metrics/delivery.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { Loop } from '../../lib/runtime/loop.ts';
@@ -14,6 +15,7 @@ const MAX_DECIDED = 64;
 /** An id that was read from the stream, and the entry that it came in. */
 export interface Announced {
   deliveryId: string;
+  lane: Lane;
   entry: OpenEntry;
 }
 
@@ -25,9 +27,11 @@ export interface OpenEntry {
 
 export interface StreamSourceOptions {
   link: RedisLink;
+  /** Of the consumer's stream. */
+  lane: Lane;
   consumer: StreamConsumer;
   takeoverIdleMs: number;
-  /** How many more ids the process can use now; reading stops at 0. */
+  /** How many more ids of this lane the process can use now; reading stops at 0. */
   wanted: () => number;
   onIds: (ids: Announced[]) => void;
   metrics: DeliveryMetrics;
@@ -35,7 +39,7 @@ export interface StreamSourceOptions {
 }
 
 /**
- * Reads ids from the stream as the process has use for them, and keeps account of the entries that they came in: an entry is acknowledged and
+ * Reads ids from one lane's stream as the process has use for them, and keeps account of the entries that they came in: an entry is acknowledged and
  * deleted when all its ids are decided, which is when they were claimed or lost to somebody else. From then on the lease is the only memory.
  */
 export class StreamSource {
@@ -49,13 +53,17 @@ export class StreamSource {
 
   constructor(options: StreamSourceOptions) {
     this.#options = options;
-    const loop = (name: string, round: () => Promise<number>) =>
-      new Loop({ name, log: options.log, round, maxBackoffMs: 1_000 });
+    const loop = (name: string, round: (signal: AbortSignal) => Promise<number>) =>
+      new Loop({ name: `${options.lane}-${name}`, log: options.log, round, maxBackoffMs: 1_000 });
     this.loops = [
-      loop('stream-read', () => this.#read()),
-      loop('stream-hold', () => this.#hold()),
-      loop('stream-take-over', () => this.#takeOver()),
+      loop('read', (signal) => this.#read(signal)),
+      loop('hold', () => this.#hold()),
+      loop('take-over', () => this.#takeOver()),
     ];
+  }
+
+  get lane(): Lane {
+    return this.#options.lane;
   }
 
   start(): this {
@@ -79,20 +87,21 @@ export class StreamSource {
       this.#decideTimer ??= setTimeout(() => this.#flushDecided(), DECIDE_LINGER_MS);
   }
 
-  /** Stops reading. */
+  /** Stops reading; a read that waits is ended. */
   async stopReading(): Promise<void> {
     await Promise.all(this.loops.map((loop) => loop.stop()));
   }
 
-  /** Hands ids that were read but not claimed to the others, and leaves the group. */
+  /** Hands ids of this lane that were read but not claimed to the others, and leaves the group. */
   async leave(unclaimed: readonly Announced[]): Promise<void> {
-    const { link, consumer } = this.#options;
+    const { link, consumer, lane } = this.#options;
     if (this.#decideTimer) clearTimeout(this.#decideTimer);
     if (link.connected) {
       const failed = new Set(
         await announce(
           link,
           unclaimed.map((id) => id.deliveryId),
+          lane,
         ),
       );
       this.decide(unclaimed.filter((id) => !failed.has(id.deliveryId)));
@@ -102,7 +111,7 @@ export class StreamSource {
     await consumer.leave();
   }
 
-  async #read(): Promise<number> {
+  async #read(signal: AbortSignal): Promise<number> {
     const { link, consumer, wanted, metrics } = this.#options;
     const room = wanted();
     // Woken when there is room again; the short wait covers a wake-up that came between.
@@ -110,7 +119,7 @@ export class StreamSource {
     // A full Redis takes no writes and is as good as away, but what is on the stream can be read, and must be, or it stays full.
     if (!link.connected) return 200;
     const count = Math.min(MAX_ENTRIES_PER_READ, Math.max(1, Math.ceil(room / this.#idsPerEntry)));
-    const entries = await consumer.read(count);
+    const entries = await consumer.read(count, signal);
     metrics.consumed.inc(this.#take(entries));
     return 0;
   }
@@ -130,13 +139,14 @@ export class StreamSource {
   }
 
   #take(entries: readonly StreamEntry[]): number {
+    const { lane } = this.#options;
     const ids: Announced[] = [];
     for (const { entryId, deliveryIds } of entries) {
       // One that we hold ourselves came back because we were slow to say so.
       if (this.#open.has(entryId)) continue;
       const entry: OpenEntry = { entryId, undecided: deliveryIds.length };
       this.#open.set(entryId, entry);
-      for (const deliveryId of deliveryIds) ids.push({ deliveryId, entry });
+      for (const deliveryId of deliveryIds) ids.push({ deliveryId, lane, entry });
       this.#idsPerEntry += (deliveryIds.length - this.#idsPerEntry) * 0.1;
     }
     if (ids.length > 0) this.#options.onIds(ids);

@@ -23,9 +23,10 @@ export async function givenLink(options: LinkOptions): Promise<RedisLink> {
   return link;
 }
 
-/** A member of the group; its reads wait 50 ms at most unless told otherwise. */
+/** A member of the group, of the express lane unless told otherwise; its reads wait 50 ms at most. */
 export function givenConsumer(link: RedisLink, options: Partial<ConsumerOptions> = {}): StreamConsumer {
   return new StreamConsumer(link, {
+    lane: 'express',
     consumer: `consumer-${randomBytes(4).toString('hex')}`,
     blockMs: 50,
     ...options,
