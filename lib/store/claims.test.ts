@@ -3,6 +3,8 @@ import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
 import {
+  deferOne,
+  deferral,
   givenClaimed,
   givenEndpoint,
   givenOne,
@@ -59,6 +61,9 @@ describe('a claim', () => {
       payloadBytes: 3,
       endpointVersion: 5,
       endpointDeleted: false,
+      waited: false,
+      trips: 0,
+      gates: null,
     });
     expect(claim?.payload?.equals(payload)).toBe(true);
     expect(claim?.lateMs).toBeGreaterThanOrEqual(2_000);
@@ -125,8 +130,14 @@ describe('a claim', () => {
     await keepOne(pool, retry(await givenClaimed(pool, id)));
     const claim = await givenClaimed(pool, id);
     expect(claim).toMatchObject({ attempts: 1, sends: 1 });
-    await keepOne(pool, { ...release(claim), kind: 'deferral', reason: 'paused', repeated: false });
-    expect(await givenClaimed(pool, id)).toMatchObject({ attempts: 1, sends: 1, deferralReason: 'paused' });
+    expect(claim.waited).toBe(false);
+    await deferOne(pool, deferral(claim, { reason: 'paused' }));
+    expect(await givenClaimed(pool, id)).toMatchObject({
+      attempts: 1,
+      sends: 1,
+      deferralReason: 'paused',
+      waited: true,
+    });
   });
 
   it('passes over what is not due, leased, cancelled or finished, and ids that never were', async () => {
@@ -143,6 +154,55 @@ describe('a claim', () => {
     await givenClaimed(pool, id);
     await endLeases(pool, [id], 60_000);
     expect(await claimByIds(pool, [id], lease())).toEqual([]);
+  });
+});
+
+describe('the gates of a claim', () => {
+  const NONE = { breaker: 'closed', failures: 0, failing: false, breakerForMs: null, pausedForMs: null };
+  const gatesWhen = async (columns: string) => {
+    const id = await givenOne(pool);
+    await pool.query(
+      `update relay.endpoints set ${columns} where id = (select endpoint_id from relay.queue where delivery_id = $1)`,
+      [id],
+    );
+    return givenClaimed(pool, id);
+  };
+
+  it('are nothing for an endpoint with which nothing is wrong, its breaker tripped before or not', async () => {
+    const well = await gatesWhen(
+      `breaker_trips = 3, paused_until = now() - interval '1 s', paused_reason = 'operator'`,
+    );
+    expect(well).toMatchObject({ trips: 3, gates: null });
+  });
+
+  it('tell of failures in a row and of failing since the last success', async () => {
+    expect((await gatesWhen('breaker_failures = 4')).gates).toEqual({ ...NONE, failures: 4 });
+    expect((await gatesWhen('failing_since = now()')).gates).toEqual({ ...NONE, failing: true });
+  });
+
+  it('tell how long a breaker stays open, or by when its probe must have reported', async () => {
+    const open = await gatesWhen(
+      `breaker_state = 'open', breaker_trips = 2, breaker_until = now() + interval '20 s'`,
+    );
+    expect(open).toMatchObject({ trips: 2, gates: { breaker: 'open', pausedForMs: null } });
+    expect(open.gates!.breakerForMs).toBeGreaterThan(10_000);
+    expect(open.gates!.breakerForMs).toBeLessThanOrEqual(20_000);
+    const { gates } = await gatesWhen(
+      `breaker_state = 'half_open', breaker_probe = gen_random_uuid(), breaker_until = now() - interval '1 s'`,
+    );
+    expect(gates?.breaker).toBe('half_open');
+    expect(gates!.breakerForMs).toBeLessThanOrEqual(-1_000);
+  });
+
+  it('tell how long a pause goes on, also when it has no end', async () => {
+    const { gates } = await gatesWhen(
+      `paused_until = now() + interval '20 s', paused_reason = 'retry_after'`,
+    );
+    expect(gates).toMatchObject({ breaker: 'closed', breakerForMs: null });
+    expect(gates!.pausedForMs).toBeGreaterThan(10_000);
+    expect(gates!.pausedForMs).toBeLessThanOrEqual(20_000);
+    const endless = await gatesWhen(`paused_until = 'infinity', paused_reason = 'operator'`);
+    expect(endless.gates).toEqual({ ...NONE, pausedForMs: Number.POSITIVE_INFINITY });
   });
 });
 

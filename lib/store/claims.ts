@@ -1,5 +1,6 @@
 import type { Pool } from 'pg';
 import { INLINE_PAYLOAD_BYTES, RECLAIM_GRACE_MS } from '../domain/limits.ts';
+import type { BreakerState } from '../domain/vocabulary.ts';
 import { plainArray } from './array-literal.ts';
 import { eventIdOf } from './event-ids.ts';
 
@@ -12,6 +13,8 @@ export interface Claim {
   attempts: number;
   sends: number;
   deferralReason: string | null;
+  /** Whether it has waited in a slot or parked: it goes before those that have not. */
+  waited: boolean;
   /** How late the claim was past the due moment, ms by the database's clock. */
   lateMs: number;
   /** Time since the event was accepted, ms by the database's clock at the claim. */
@@ -27,6 +30,23 @@ export interface Claim {
   /** Null when the endpoint is missing. */
   endpointVersion: number | null;
   endpointDeleted: boolean;
+  /** The endpoint's breaker era; 0 when the endpoint is missing. */
+  trips: number;
+  /** Null while nothing is wrong with the endpoint: closed, without failures, and not paused. */
+  gates: EndpointGates | null;
+}
+
+/** What stands between a claim and its send, as it stood at the claim. Times are ms from then, by the database's clock. */
+export interface EndpointGates {
+  breaker: BreakerState;
+  /** Consecutive ones in this era. */
+  failures: number;
+  /** Whether it has failed since its last success. */
+  failing: boolean;
+  /** Until the end of the cooldown or of the probe; 0 or less when that has passed, null when closed. */
+  breakerForMs: number | null;
+  /** `Infinity` for a pause without end; null when not paused. */
+  pausedForMs: number | null;
 }
 
 export interface ClaimOptions {
@@ -39,15 +59,24 @@ export interface ClaimOptions {
 // Touches no indexed column, so the new row version is heap-only. The joins come after the update and are outer ones: a row whose
 // event or endpoint is missing must be seen, not passed over for ever.
 const LEASE = `set claim_token = $2::uuid, lease_expires_at = now() + $3::double precision * interval '1 ms', claimed_by = $4`;
-const LEASED = `q.delivery_id, q.endpoint_id, q.event_id, q.attempts, q.sends, q.deferral_reason, q.due_at, q.expires_at`;
+const LEASED = `q.delivery_id, q.endpoint_id, q.event_id, q.attempts, q.sends, q.deferral_reason, q.waiting is not null as waited, q.due_at, q.expires_at`;
 // date_part gives a double; extract would give a numeric, and computing with those costs more than the row's index probes.
+const MS_FROM_NOW = (column: string) => `date_part('epoch', ${column} - now()) * 1000`;
+// One column for all gates, null for a well endpoint: the usual claim must not pay for five. JSON cannot say Infinity but as a text.
+const GATES = `
+  case when n.breaker_state <> 'closed' or n.breaker_failures > 0 or n.failing_since is not null or n.paused_until > now()
+    then json_build_object('breaker', n.breaker_state, 'failures', n.breaker_failures, 'failing', n.failing_since is not null,
+      'breakerForMs', ${MS_FROM_NOW('n.breaker_until')},
+      'pausedForMs', case when n.paused_until = 'infinity' then 'Infinity'::float8
+        when n.paused_until > now() then ${MS_FROM_NOW('n.paused_until')} end)
+  end as gates`;
 const WITH_EVENT = `
-select c.delivery_id, c.endpoint_id, c.attempts, c.sends, c.deferral_reason,
+select c.delivery_id, c.endpoint_id, c.attempts, c.sends, c.deferral_reason, c.waited,
   date_part('epoch', now() - c.due_at) * 1000 as late_ms, c.expires_at <= now() is true as expired,
   date_part('epoch', now() - e.created_at) * 1000 as age_ms, e.type, e.content_type,
   octet_length(e.payload) as payload_bytes,
   case when octet_length(e.payload) <= ${INLINE_PAYLOAD_BYTES} then e.payload end as payload,
-  n.version as endpoint_version, n.deleted_at is not null as endpoint_deleted`;
+  n.version as endpoint_version, n.deleted_at is not null as endpoint_deleted, n.breaker_trips as trips,${GATES}`;
 const JOINS = `
 left join relay.events e on e.id = c.event_id
 left join relay.endpoints n on n.id = c.endpoint_id`;
@@ -84,6 +113,7 @@ interface ClaimRow {
   attempts: number;
   sends: number;
   deferral_reason: string | null;
+  waited: boolean;
   late_ms: number;
   age_ms: number | null;
   expired: boolean;
@@ -93,6 +123,12 @@ interface ClaimRow {
   payload: Buffer | null;
   endpoint_version: number | null;
   endpoint_deleted: boolean;
+  trips: number | null;
+  gates: GatesRow | null;
+}
+
+interface GatesRow extends Omit<EndpointGates, 'pausedForMs'> {
+  pausedForMs: number | 'Infinity' | null;
 }
 
 /** Leases those of `ids` that are due, free and not cancelled. Ids that do not come back were lost to somebody else. */
@@ -153,6 +189,7 @@ function toClaim(row: ClaimRow, token: string): Claim {
     attempts: row.attempts,
     sends: row.sends,
     deferralReason: row.deferral_reason,
+    waited: row.waited,
     lateMs: row.late_ms,
     ageMs: row.age_ms ?? 0,
     expired: row.expired,
@@ -163,7 +200,13 @@ function toClaim(row: ClaimRow, token: string): Claim {
     payload: row.payload,
     endpointVersion: row.endpoint_version,
     endpointDeleted: row.endpoint_deleted,
+    trips: row.trips ?? 0,
+    gates: row.gates && toGates(row.gates),
   };
+}
+
+function toGates(row: GatesRow): EndpointGates {
+  return { ...row, pausedForMs: row.pausedForMs === null ? null : Number(row.pausedForMs) };
 }
 
 /** Reads a payload that was too large to come with its claim; null when the event is gone. */

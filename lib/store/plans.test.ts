@@ -11,17 +11,20 @@ import {
   lease,
   newEvent,
   PROCESS,
+  release,
   retry,
   success,
 } from '../../services/testing/given-queue.ts';
 import { createExplainingPool, type RanPlan } from '../../services/testing/query-plans.ts';
 import { DEFAULT_TENANT_ID } from '../domain/limits.ts';
 import { claimByIds, claimDue, readPayload } from './claims.ts';
+import { defer } from './defer.ts';
 import { acceptEvents, acceptKeyedEvents, deleteExpiredKeys, deliveryIdsOf, unannounce } from './ingest.ts';
 import { createPool } from './pool.ts';
 import { reannounceLost } from './reannounce.ts';
 import { replayDeliveries } from './replay.ts';
 import { finish, keep } from './settle.ts';
+import { readHorizons } from './slots.ts';
 import { announceDue, endOwed, nextLook, postponeLooks, reclaimExpired, surfaceEnqueued } from './sweep.ts';
 
 type Purpose = 'ingest' | 'hot' | 'sweep' | 'general';
@@ -65,10 +68,10 @@ async function runEverything(
         first.map((outcome) => (outcome.kind === 'accepted' ? outcome.eventId : '')),
       );
       await unannounce(leader, ids);
-      await announceDue(leader, { ...all, drainedUntil: null });
+      await announceDue(leader, { ...all, drainedUntil: { express: null, bulk: null } });
       await nextLook(leader);
       // From the beginning always, because it follows a flush and no cursor.
-      if (from === null) await reannounceLost(leader, { limit: 10, until: new Date(0) });
+      if (from === null) await reannounceLost(leader, { lane: 'express', limit: 10, until: new Date(0) });
 
       const claims = await claimByIds(hot.pool, ids, lease());
       expect(claims.length).toBe(BATCH);
@@ -77,9 +80,18 @@ async function runEverything(
       const half = BATCH / 2;
       await keep(
         hot.pool,
-        claims.slice(0, half).map((claim, n) => (n % 2 ? retry(claim) : deferral(claim))),
+        claims.slice(0, half / 2).map((claim, n) => (n % 2 ? retry(claim) : release(claim))),
         PROCESS,
       );
+      await defer(
+        hot.pool,
+        claims.slice(half / 2, half).map((claim) => deferral(claim)),
+        PROCESS,
+      );
+      await readHorizons(hot.pool, [
+        { endpointId, slotVersion: 1, slotEveryMs: 1 },
+        { endpointId: randomUUID(), slotVersion: 1, slotEveryMs: 1 },
+      ]);
       await finish(
         hot.pool,
         claims.slice(half).map((claim, n) => (n % 2 ? success(claim) : death(claim))),

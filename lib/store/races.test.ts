@@ -14,6 +14,7 @@ import {
 } from '../../services/testing/given-queue.ts';
 import { pause } from '../runtime/pause.ts';
 import { type Claim, claimByIds, claimDue } from './claims.ts';
+import { type Deferral, defer } from './defer.ts';
 import { sqlState } from './failure.ts';
 import { unannounce } from './ingest.ts';
 import { checkInvariants, violations } from './invariants.ts';
@@ -114,15 +115,18 @@ class Crowd {
     if (claims.length === 0) return pause(2);
     const ends: Finish[] = [];
     const keeps: Keep[] = [];
+    const deferrals: Deferral[] = [];
     for (const claim of claims) {
       const chance = Math.random();
       if (chance < 0.04) ends.push(success(claim));
       else if (chance < 0.4) ends.push(death(claim));
-      else keeps.push([retry, deferral, release][below(3)]!(claim));
+      else if (chance < 0.6) deferrals.push(deferral(claim));
+      else keeps.push([retry, release][below(2)]!(claim));
     }
     const written = [
       ...(ends.length > 0 ? await finish(pool, ends, PROCESS) : []),
       ...(keeps.length > 0 ? await keep(pool, keeps, PROCESS) : []),
+      ...(deferrals.length > 0 ? await defer(pool, deferrals, PROCESS) : []),
     ];
     this.done.settles += written.length;
     this.done.lost += claims.length - written.length;
@@ -148,7 +152,9 @@ class Crowd {
       await postponeLooks(client, all);
       this.done.reclaims += (await reclaimExpired(client, all)).length;
       this.done.ended += (await endOwed(client, { ...all, mayReclaim: true })).length;
-      const { ids } = await announceDue(client, { ...all, drainedUntil: new Date() });
+      const now = new Date();
+      const announced = await announceDue(client, { ...all, drainedUntil: { express: now, bulk: now } });
+      const ids = [...announced.ids.express, ...announced.ids.bulk];
       this.done.announced += ids.length;
       if (Math.random() < 0.3) await unannounce(client, ids);
       await pause(5);

@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
 import {
   death,
+  deferOne,
   deferral,
   finishOne,
   givenClaimed,
@@ -186,6 +187,32 @@ describe('a retry', () => {
     expect(await deliveryRow(pool, id)).toMatchObject({ status: 'pending', attempts: 0, finished: false });
   });
 
+  it('whose delay ends in a slot waits like a deferral; its next retry without one does not', async () => {
+    const id = await givenOne(pool);
+    await keepOne(pool, { ...retry(await givenClaimed(pool, id)), slotVersion: 4 });
+    expect(await queueRow(pool, id)).toMatchObject({
+      waiting: 'slot',
+      slot_version: 4,
+      deferral_reason: null,
+    });
+    const claim = await givenClaimed(pool, id);
+    expect(claim.waited).toBe(true);
+    await keepOne(pool, retry(claim));
+    expect(await queueRow(pool, id)).toMatchObject({ waiting: null, slot_version: null });
+  });
+
+  it('forgets why its delivery was deferred before', async () => {
+    const id = await givenOne(pool);
+    await deferOne(pool, deferral(await givenClaimed(pool, id)));
+    await keepOne(pool, retry(await givenClaimed(pool, id)));
+    expect(await queueRow(pool, id)).toMatchObject({
+      deferral_reason: null,
+      waiting: null,
+      deferrals: 1,
+      seq: 2,
+    });
+  });
+
   it('is not looked at later than its event expires', async () => {
     const id = await givenOne(pool, { expiresAt: new Date(Date.now() + 10_000) });
     await keepOne(pool, retry(await givenClaimed(pool, id), 30_000));
@@ -195,44 +222,10 @@ describe('a retry', () => {
   });
 });
 
-describe('a deferral', () => {
-  it('is logged once for a reason and then counted, and spends nothing', async () => {
-    const id = await givenOne(pool);
-    await keepOne(pool, deferral(await givenClaimed(pool, id), { delayMs: 0 }));
-    await keepOne(pool, deferral(await givenClaimed(pool, id), { repeated: true }));
-    await keepOne(pool, deferral(await givenClaimed(pool, id), { repeated: true, delayMs: 5_000 }));
-    const row = await queueRow(pool, id);
-    expect(row).toMatchObject({
-      attempts: 0,
-      sends: 0,
-      seq: 1,
-      deferrals: 3,
-      deferral_reason: 'concurrency',
-      waiting: 'slot',
-    });
-    expect(row.look_in).toBe(row.due_in);
-    expect(await attemptRows(pool, id)).toMatchObject([
-      { seq: 1, send: null, attempt: 0, class: 'deferred', reason: 'concurrency' },
-    ]);
-  });
-
-  it('is forgotten by a send', async () => {
-    const id = await givenOne(pool);
-    await keepOne(pool, deferral(await givenClaimed(pool, id)));
-    await keepOne(pool, retry(await givenClaimed(pool, id)));
-    expect(await queueRow(pool, id)).toMatchObject({
-      deferral_reason: null,
-      waiting: null,
-      deferrals: 1,
-      seq: 2,
-    });
-  });
-});
-
 describe('a release', () => {
   it('gives the row back at once, with no trace but its lane', async () => {
     const id = await givenOne(pool);
-    await keepOne(pool, deferral(await givenClaimed(pool, id)));
+    await deferOne(pool, deferral(await givenClaimed(pool, id)));
     await keepOne(pool, release(await givenClaimed(pool, id)));
     const row = await queueRow(pool, id);
     expect(row).toMatchObject({
@@ -241,6 +234,8 @@ describe('a release', () => {
       seq: 1,
       deferrals: 1,
       deferral_reason: 'concurrency',
+      waiting: 'slot',
+      slot_version: 1,
       claim_token: null,
     });
     expect(row.due_in).toBeLessThanOrEqual(0);
@@ -253,7 +248,7 @@ describe('a release', () => {
 describe('the counters of a delivery', () => {
   it('seq numbers every row of the log, sends every send, attempts the budget; all are copied to the record', async () => {
     const id = await givenOne(pool);
-    await keepOne(pool, deferral(await givenClaimed(pool, id)));
+    await deferOne(pool, deferral(await givenClaimed(pool, id)));
     await keepOne(pool, retry(await givenClaimed(pool, id)));
     await givenClaimed(pool, id, { processNumber: 9 });
     await reclaim(id);
@@ -271,7 +266,7 @@ describe('the counters of a delivery', () => {
   });
 
   it('a settle forgets earlier reclaims', async () => {
-    for (const kind of [retry, deferral, release]) {
+    for (const kind of [retry, release]) {
       const id = await givenOne(pool);
       await givenClaimed(pool, id);
       await reclaim(id);
@@ -345,7 +340,6 @@ describe('a cancelled delivery whose send is open', () => {
 
   it.each([
     ['retry', retry],
-    ['deferral', deferral],
     ['release', release],
   ])('that is kept by a %s is looked at now, to be ended', async (_, kind) => {
     const id = await givenOne(pool);
@@ -402,8 +396,8 @@ describe('a batch', () => {
     const keeps = claims.map((claim, n) => {
       if (n % 4 === 0) return { ...release(claim), token: randomUUID() };
       if (n % 4 === 1) return { ...release(claim), delayMs: n * 1_000 };
-      if (n % 4 === 2) return deferral(claim, { delayMs: n * 1_000 });
-      return retry(claim, n * 1_000, { httpStatus: 500 + n, durationMs: n });
+      const kept = retry(claim, n * 1_000, { httpStatus: 500 + n, durationMs: n });
+      return n % 4 === 2 ? { ...kept, slotVersion: n } : kept;
     });
     const written = await keep(
       pool,
@@ -420,7 +414,10 @@ describe('a batch', () => {
       expect(row.due_in).toBeGreaterThan(n * 1_000 - 20_000);
       expect(row.due_in).toBeLessThanOrEqual(n * 1_000);
       const log = (await attemptRows(pool, id)).map((logged) => [logged.class, logged.http_status]);
-      expect(log).toEqual(n % 4 === 1 ? [] : n % 4 === 2 ? [['deferred', null]] : [['retryable', 500 + n]]);
+      expect(log).toEqual(n % 4 === 1 ? [] : [['retryable', 500 + n]]);
+      expect(row).toMatchObject(
+        n % 4 === 2 ? { waiting: 'slot', slot_version: n } : { waiting: null, slot_version: null },
+      );
     }
   });
 

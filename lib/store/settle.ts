@@ -1,5 +1,5 @@
 import type { Pool } from 'pg';
-import type { DeadReason, DeferralReason, OutcomeClass } from '../domain/vocabulary.ts';
+import type { DeadReason, OutcomeClass } from '../domain/vocabulary.ts';
 import { plainArray } from './array-literal.ts';
 
 /** What is written to the log about a send. Text must be safe for a Postgres `text` column (see domain/snippet.ts). */
@@ -26,10 +26,15 @@ export interface Finish extends Fence {
   send: SendRecord | null;
 }
 
-/** A delivery that stays owed. */
+/** A delivery that stays owed; a deferral is kept by `defer`. */
 export type Keep = Fence & { delayMs: number } & (
-    | { kind: 'retry'; send: SendRecord }
-    | { kind: 'deferral'; reason: DeferralReason; repeated: boolean }
+    | {
+        kind: 'retry';
+        send: SendRecord;
+        /** The endpoint's, when the delay ends in a slot of its own: it then waits like a deferral, and is timed anew with those. */
+        slotVersion?: number | null;
+      }
+    /** Given back unsent: what it waited for and why it was deferred stay as they are. */
     | { kind: 'release' }
   );
 
@@ -41,7 +46,8 @@ export interface SettleOptions {
 // the whole index, and two settles deadlock. Values are taken by position. A dead letter that should
 // not be there is overwritten: it must not keep a whole batch from being recorded.
 // Nearly every outcome is written, so only the ids of those that are not come back.
-const LOST = 'select array(select id from unnest($1::uuid[]) id where id not in (select delivery_id from';
+export const LOST =
+  'select array(select id from unnest($1::uuid[]) id where id not in (select delivery_id from';
 
 const FINISH = `
 with freed as (
@@ -85,23 +91,21 @@ logged as (
 )
 ${LOST} freed)) as lost`;
 
-// A first deferral for a reason is logged; a repeated one only counts, or a dead endpoint would write a row for every look at it. The
-// sub-select of SET runs once for each row, which finds the row's place in the arrays once for all its columns.
+// The sub-select of SET runs once for each row, which finds the row's place in the arrays once for all its columns. A release has no class.
 const KEEP = `
 with kept as (
   update relay.queue q
-  set (due_at, look_at, attempts, sends, seq, deferrals, deferral_reason, waiting) = (
+  set (due_at, look_at, attempts, sends, seq, deferral_reason, waiting, slot_version) = (
       select case when q.cancel_requested then q.due_at else p.due_at end,
         case when q.cancel_requested then now() else least(p.due_at, q.expires_at) end,
-        q.attempts + p.sent, q.sends + p.sent, q.seq + greatest(p.sent, p.noted),
-        q.deferrals + case when p.deferral is null then 0 else 1 end,
-        case when p.sent = 1 then null else coalesce(p.deferral, q.deferral_reason) end,
-        case when p.deferral is not null then 'slot' end
+        q.attempts + p.sent, q.sends + p.sent, q.seq + p.sent,
+        case when p.sent = 0 then q.deferral_reason end,
+        case when p.sent = 0 then q.waiting when p.slot_version is not null then 'slot' end,
+        case when p.sent = 0 then q.slot_version else p.slot_version end
       from (select array_position($1::uuid[], q.delivery_id) as i) a,
         lateral (select now() + ($3::double precision[])[a.i] * interval '1 ms' as due_at,
-          case when ($4::text[])[a.i] is null or ($4::text[])[a.i] = 'deferred' then 0 else 1 end as sent,
-          case when ($4::text[])[a.i] = 'deferred' then 1 else 0 end as noted,
-          ($10::text[])[a.i] as deferral) p
+          case when ($4::text[])[a.i] is null then 0 else 1 end as sent,
+          case when not q.cancel_requested then ($10::integer[])[a.i] end as slot_version) p
     ),
     announced_at = null, lease_expires_at = null, claim_token = null, claimed_by = null, reclaims = 0, lane = 1
   where q.delivery_id = any($1::uuid[]) and q.claim_token = ($2::uuid[])[array_position($1::uuid[], q.delivery_id)]
@@ -110,11 +114,11 @@ with kept as (
 ),
 logged as (
   insert into relay.delivery_attempts
-    (delivery_id, seq, send, attempt, generation, class, http_status, duration_ms, lateness_ms, error, response_snippet, reason,
-      claimed_by, next_attempt_at)
-  select k.delivery_id, k.seq, case when ($4::text[])[k.i] <> 'deferred' then k.sends end, k.attempts, k.generation,
+    (delivery_id, seq, send, attempt, generation, class, http_status, duration_ms, lateness_ms, error, response_snippet, claimed_by,
+      next_attempt_at)
+  select k.delivery_id, k.seq, k.sends, k.attempts, k.generation,
     ($4::text[])[k.i], ($5::smallint[])[k.i], ($6::integer[])[k.i], ($7::integer[])[k.i], ($8::text[])[k.i], ($9::text[])[k.i],
-    ($10::text[])[k.i], $11, k.next_at
+    $11, k.next_at
   from kept k where ($4::text[])[k.i] is not null
 )
 ${LOST} kept)) as lost`;
@@ -145,10 +149,8 @@ export async function finish(
   return written(batch, rows[0]?.lost);
 }
 
-/** Keeps deliveries owed: a retry, a deferral or a release. Fenced and reported like `finish`. */
+/** Keeps deliveries owed: a retry or a release. Fenced and reported like `finish`. */
 export async function keep(pool: Pool, batch: readonly Keep[], options: SettleOptions): Promise<Set<string>> {
-  const sends = sendArrays(batch.map((item) => (item.kind === 'retry' ? item.send : null)));
-  sends[0] = plainArray(batch.map(loggedClass));
   const { rows } = await pool.query<{ lost: string[] }>({
     name: 'relay_keep',
     text: KEEP,
@@ -156,23 +158,22 @@ export async function keep(pool: Pool, batch: readonly Keep[], options: SettleOp
       plainArray(batch.map((item) => item.deliveryId)),
       plainArray(batch.map((item) => item.token)),
       plainArray(batch.map((item) => item.delayMs)),
-      ...sends,
-      plainArray(batch.map((item) => (item.kind === 'deferral' ? item.reason : null))),
+      ...sendArrays(batch.map((item) => (item.kind === 'retry' ? item.send : null))),
+      plainArray(batch.map((item) => (item.kind === 'retry' ? (item.slotVersion ?? null) : null))),
       options.processNumber,
     ],
   });
   return written(batch, rows[0]?.lost);
 }
 
-function written(batch: readonly Fence[], lost: readonly string[] | undefined): Set<string> {
+/** The ids of a batch that were written, by the answer of a statement that ends in `LOST`. */
+export function written(
+  batch: readonly { deliveryId: string }[],
+  lost: readonly string[] | undefined,
+): Set<string> {
   const ids = new Set(batch.map((item) => item.deliveryId));
   for (const id of lost ?? ids) ids.delete(id);
   return ids;
-}
-
-function loggedClass(item: Keep): OutcomeClass | null {
-  if (item.kind === 'retry') return item.send.class;
-  return item.kind === 'deferral' && !item.repeated ? 'deferred' : null;
 }
 
 function sendArrays(sends: readonly (SendRecord | null)[]): unknown[] {

@@ -3,6 +3,7 @@ import type pg from 'pg';
 import { normalizePatterns } from '../../lib/domain/event-type.ts';
 import { DEFAULT_TENANT_ID } from '../../lib/domain/limits.ts';
 import { type Claim, type ClaimOptions, claimByIds } from '../../lib/store/claims.ts';
+import { type Deferral, defer } from '../../lib/store/defer.ts';
 import {
   type Accepted,
   type AcceptOptions,
@@ -172,7 +173,11 @@ export function unsent(claim: Fence, reason: Finish['reason']): Finish {
   return { ...fence(claim), status: 'dead', reason, send: null };
 }
 
-export function retry(claim: Fence, delayMs = 0, send: Partial<SendRecord> = {}): Keep {
+export function retry(
+  claim: Fence,
+  delayMs = 0,
+  send: Partial<SendRecord> = {},
+): Extract<Keep, { kind: 'retry' }> {
   return {
     ...fence(claim),
     kind: 'retry',
@@ -181,13 +186,19 @@ export function retry(claim: Fence, delayMs = 0, send: Partial<SendRecord> = {})
   };
 }
 
-export function deferral(claim: Fence, options: { delayMs?: number; repeated?: boolean } = {}): Keep {
+/** For a claim whose endpoint has the slot version of a new one, unless said otherwise. */
+export function deferral(
+  claim: Fence & Pick<Claim, 'endpointId'>,
+  options: Partial<Pick<Deferral, 'reason' | 'repeated' | 'slotVersion' | 'wait'>> = {},
+): Deferral {
   return {
     ...fence(claim),
-    kind: 'deferral',
-    delayMs: options.delayMs ?? 0,
+    endpointId: claim.endpointId,
     reason: 'concurrency',
-    repeated: options.repeated ?? false,
+    repeated: false,
+    slotVersion: 1,
+    wait: 0,
+    ...options,
   };
 }
 
@@ -203,4 +214,9 @@ export async function finishOne(pool: pg.Pool, end: Finish): Promise<boolean> {
 /** Whether a keep was written; false: the lease was lost. */
 export async function keepOne(pool: pg.Pool, kept: Keep): Promise<boolean> {
   return (await keep(pool, [kept], PROCESS)).has(kept.deliveryId);
+}
+
+/** Whether a deferral was written; false: the lease was lost. */
+export async function deferOne(pool: pg.Pool, deferred: Deferral): Promise<boolean> {
+  return (await defer(pool, [deferred], PROCESS)).has(deferred.deliveryId);
 }

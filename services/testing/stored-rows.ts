@@ -10,6 +10,7 @@ export interface QueueRow {
   deferrals: number;
   deferral_reason: string | null;
   waiting: string | null;
+  slot_version: number | null;
   lane: number;
   claim_token: string | null;
   claimed_by: number | null;
@@ -26,7 +27,7 @@ const fromNow = (column: string) =>
 
 export async function findQueueRow(pool: pg.Pool, id: string): Promise<QueueRow | null> {
   const { rows } = await pool.query<QueueRow>(
-    `select attempts, sends, seq, generation, reclaims, deferrals, deferral_reason, waiting, lane, claim_token, claimed_by,
+    `select attempts, sends, seq, generation, reclaims, deferrals, deferral_reason, waiting, slot_version, lane, claim_token, claimed_by,
        cancel_requested, ${fromNow('due_at')} as due_in, ${fromNow('look_at')} as look_in,
        ${fromNow('announced_at')} as announced_in, ${fromNow('lease_expires_at')} as lease_in
      from relay.queue where delivery_id = $1`,
