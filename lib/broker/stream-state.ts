@@ -35,15 +35,14 @@ export function unreadEntries(state: StreamState): number {
 /** Reads how far a lane's group has come. Throws when Redis is away. */
 export async function readStreamState(link: RedisLink, lane: Lane): Promise<StreamState> {
   const key = streamKey(link.options, lane);
-  const [time, length, groups, stream] = await Promise.all([
+  const [time, groups, stream] = await Promise.all([
     link.client.time() as Promise<[string | number, string | number]>,
-    link.client.xlen(key),
     groupInfo(link, key),
     streamInfo(link, key),
   ]);
   const own = groups.find((group) => group.get('name') === link.options.group);
   return {
-    length,
+    length: Number(stream.get('length') ?? 0),
     pending: Number(own?.get('pending') ?? 0),
     redisNowMs: Number(time[0]) * 1000 + Number(time[1]) / 1000,
     readUntilMs: idTime(own?.get('last-delivered-id')),

@@ -1,4 +1,12 @@
+import { LANES, type Lane } from '../domain/vocabulary.ts';
 import type { Metrics } from './registry.ts';
+
+/** What lies in one lane's stream. */
+export interface LaneLag {
+  unreadEntries: number;
+  unackedEntries: number;
+  unreadDeliveries: number;
+}
 
 /** Figures of the leading reconciler; NaN or 0 elsewhere, so that sums over replicas are right. */
 export interface QueueGauges {
@@ -10,10 +18,10 @@ export interface QueueGauges {
   oldestTransactionAge: number;
   attemptPartitions: number;
   defaultPartitionRows: number;
-  unreadEntries: number;
-  unackedEntries: number;
-  unreadDeliveries: number;
+  lag: Record<Lane, LaneLag>;
 }
+
+export const NO_LAG: LaneLag = { unreadEntries: 0, unackedEntries: 0, unreadDeliveries: 0 };
 
 export const EMPTY_GAUGES: QueueGauges = {
   pending: 0,
@@ -23,9 +31,7 @@ export const EMPTY_GAUGES: QueueGauges = {
   oldestTransactionAge: 0,
   attemptPartitions: 0,
   defaultPartitionRows: 0,
-  unreadEntries: 0,
-  unackedEntries: 0,
-  unreadDeliveries: 0,
+  lag: { express: NO_LAG, bulk: NO_LAG },
 };
 
 const ENDED_BY_SWEEP = ['cancelled', 'expired', 'abandoned'] as const;
@@ -35,7 +41,7 @@ export function reconcileMetrics(
   metrics: Metrics,
   state: { leader: () => boolean; gauges: () => QueueGauges },
 ) {
-  const read = (name: keyof QueueGauges) => () => state.gauges()[name];
+  const read = (name: Exclude<keyof QueueGauges, 'lag'>) => () => state.gauges()[name];
   metrics.gauge('relay_leader', 'Whether this reconciler leads (1) or stands by (0).', () =>
     state.leader() ? 1 : 0,
   );
@@ -70,20 +76,27 @@ export function reconcileMetrics(
     'Rows in the default partition; meant to be 0.',
     read('defaultPartitionRows'),
   );
-  metrics.gauges(
+  metrics.gaugeTable(
     'relay_broker_lag',
-    'Stream entries, by whether they were read.',
-    'state',
-    ['unread', 'unacked'],
-    () => ({
-      unread: state.gauges().unreadEntries,
-      unacked: state.gauges().unackedEntries,
-    }),
+    'Stream entries, by lane and by whether they were read.',
+    [
+      { name: 'lane', values: LANES },
+      { name: 'state', values: ['unread', 'unacked'] },
+    ],
+    (lane, reading) => {
+      const { unreadEntries, unackedEntries } = state.gauges().lag[lane];
+      return reading === 'unread' ? unreadEntries : unackedEntries;
+    },
   );
-  metrics.gauge(
+  metrics.gauges(
     'relay_broker_lag_deliveries',
-    'Deliveries in unread stream entries, estimated.',
-    read('unreadDeliveries'),
+    'Deliveries in unread stream entries, by lane, estimated.',
+    'lane',
+    LANES,
+    () => {
+      const { express, bulk } = state.gauges().lag;
+      return { express: express.unreadDeliveries, bulk: bulk.unreadDeliveries };
+    },
   );
   return {
     announced: metrics.counters(

@@ -63,6 +63,22 @@ describe('a gauge', () => {
     expect(text).toContain('relay_loop_age_seconds{loop="poll"} 2.5');
   });
 
+  it('with two labels tells of each pair', async () => {
+    const lag = {
+      express: { unreadEntries: 1, unackedEntries: 2, unreadDeliveries: 3 },
+      bulk: { unreadEntries: 4, unackedEntries: 5, unreadDeliveries: 6 },
+    };
+    const text = await lines(givenMetrics(() => ({ ...EMPTY_GAUGES, lag })).metrics);
+    expect(text.filter((line) => line.startsWith('relay_broker_lag'))).toEqual([
+      'relay_broker_lag{lane="express",state="unread"} 1',
+      'relay_broker_lag{lane="express",state="unacked"} 2',
+      'relay_broker_lag{lane="bulk",state="unread"} 4',
+      'relay_broker_lag{lane="bulk",state="unacked"} 5',
+      'relay_broker_lag_deliveries{lane="express"} 3',
+      'relay_broker_lag_deliveries{lane="bulk"} 6',
+    ]);
+  });
+
   it('shows the state that is on and the states that are not', async () => {
     const text = await lines(givenMetrics().metrics);
     expect(text).toContain('relay_wake_mode{mode="poll"} 1');

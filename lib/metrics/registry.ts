@@ -73,6 +73,29 @@ export class Metrics {
     });
   }
 
+  /** A gauge with two labels, read for each pair of their values when it is scraped. */
+  gaugeTable<V extends string, W extends string>(
+    name: string,
+    help: string,
+    labels: readonly [
+      first: { name: string; values: readonly V[] },
+      second: { name: string; values: readonly W[] },
+    ],
+    read: (first: V, second: W) => number,
+  ): Gauge {
+    const [first, second] = labels;
+    return new Gauge({
+      name,
+      help,
+      labelNames: [first.name, second.name],
+      registers: [this.registry],
+      collect() {
+        for (const a of first.values)
+          for (const b of second.values) this.set({ [first.name]: a, [second.name]: b }, read(a, b));
+      },
+    });
+  }
+
   histogram(name: string, help: string, buckets: readonly number[]): Histogram {
     return new Histogram({ name, help, buckets: [...buckets], registers: [this.registry] });
   }

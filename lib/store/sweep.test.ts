@@ -22,7 +22,16 @@ import {
 } from '../../services/testing/stored-rows.ts';
 import { createPool } from './pool.ts';
 import { reannounceLost } from './reannounce.ts';
-import { announceDue, endOwed, nextLook, postponeLooks, reclaimExpired, surfaceEnqueued } from './sweep.ts';
+import {
+  type Announcement,
+  announceDue,
+  endOwed,
+  nextLook,
+  postponeLooks,
+  reclaimExpired,
+  type SweepOptions,
+  surfaceEnqueued,
+} from './sweep.ts';
 
 let database: TestDatabase;
 let pool: pg.Pool;
@@ -42,10 +51,15 @@ afterAll(async () => {
   await database.drop();
 });
 
-const ALL = { limit: 1000, from: null };
+const ALL: SweepOptions = { limit: 1000, from: null };
 const inMs = (ms: number) => new Date(Date.now() + ms);
-const announce = async (drainedUntil: Date | null = null, options = ALL) =>
-  announceDue(leader, { ...options, drainedUntil });
+const NOTHING_READ = { express: null, bulk: null };
+/** Announces what is due, both lanes being read up to the same moment, and tells of both in one list. */
+const announce = async (drainedUntil: Date | null = null, options = ALL) => {
+  const both = { express: drainedUntil, bulk: drainedUntil };
+  return inOneList(await announceDue(leader, { ...options, drainedUntil: both }));
+};
+const inOneList = ({ ids, ...rest }: Announcement) => ({ ids: [...ids.express, ...ids.bulk], ...rest });
 const end = (mayReclaim = true) => endOwed(leader, { ...ALL, mayReclaim });
 
 async function databaseNow(): Promise<Date> {
@@ -120,7 +134,7 @@ describe('what is due', () => {
     await Promise.all(ids.map((id, n) => age(pool, [id], 100_000 - n * 5_000)));
     const first = await announce(null, { limit: 4, from: null });
     expect([...first.ids].sort()).toEqual(ids.slice(0, 4));
-    const second = await announceDue(leader, { limit: 100, from: first.cursor, drainedUntil: null });
+    const second = await announce(null, { limit: 100, from: first.cursor });
     expect([...second.ids].sort()).toEqual(ids.slice(4));
     const now = await databaseNow();
     expect(now.getTime() - second.cursor!.getTime()).toBeGreaterThanOrEqual(0);
@@ -131,7 +145,7 @@ describe('what is due', () => {
     const [id] = await givenOwed(pool, 1, { announced: false });
     await age(pool, [id!], 60_000);
     const from = await databaseNow();
-    expect((await announceDue(leader, { limit: 10, from, drainedUntil: null })).ids).toEqual([]);
+    expect((await announce(null, { limit: 10, from })).ids).toEqual([]);
     expect((await announce()).ids).toEqual([id]);
   });
 
@@ -166,6 +180,44 @@ describe('what was announced and never claimed', () => {
     const [id] = await givenOwed(pool, 1);
     await age(pool, [id!], 20_000);
     expect((await announce(await databaseNow())).ids).toEqual([]);
+  });
+});
+
+describe('the two lanes', () => {
+  const lanesOf = async (ids: readonly string[]) =>
+    Promise.all(ids.map(async (id) => (await queueRow(pool, id)).lane));
+  const onBulk = (ids: readonly string[]) =>
+    pool.query('update relay.queue set lane = 1 where delivery_id = any($1::uuid[])', [ids]);
+
+  it('part what was accepted from what has waited: a retry goes on bulk, and its row says so', async () => {
+    const id = await givenOne(pool);
+    await keepOne(pool, retry(await givenClaimed(pool, id), 0));
+    await pool.query('update relay.queue set lane = 0');
+    const { ids } = await announceDue(leader, { ...ALL, drainedUntil: NOTHING_READ });
+    expect(ids).toEqual({ express: [], bulk: [id] });
+    expect(await lanesOf([id])).toEqual([1]);
+  });
+
+  it('keep what stalled on them, each by its own mark alone', async () => {
+    const [fresh, other] = await givenOwed(pool, 2);
+    await onBulk([other!]);
+    await age(pool, [fresh!, other!], 60_000);
+    const now = await databaseNow();
+    const express = await announceDue(leader, { ...ALL, drainedUntil: { express: now, bulk: null } });
+    expect(express).toMatchObject({ ids: { express: [fresh], bulk: [] }, stalled: 1 });
+    const bulk = await announceDue(leader, { ...ALL, drainedUntil: { express: null, bulk: now } });
+    expect(bulk).toMatchObject({ ids: { express: [], bulk: [other] }, stalled: 1 });
+    expect(await lanesOf([fresh!, other!])).toEqual([0, 1]);
+  });
+
+  it('are flushed one by one', async () => {
+    const [fresh, other] = await givenOwed(pool, 2);
+    await onBulk([other!]);
+    await age(pool, [fresh!, other!], 2_000);
+    const until = new Date((await databaseNow()).getTime() - 1_000);
+    expect(await reannounceLost(leader, { lane: 'bulk', limit: 100, until })).toEqual([other]);
+    expect(await reannounceLost(leader, { lane: 'express', limit: 100, until })).toEqual([fresh]);
+    expect(await lanesOf([fresh!, other!])).toEqual([0, 1]);
   });
 });
 
@@ -388,11 +440,11 @@ describe('announcements that were flushed away', () => {
     await givenClaimed(pool, leased!);
     await requestCancel(pool, cancelled!);
     const until = new Date((await databaseNow()).getTime() - 1_000);
-    expect(await reannounceLost(leader, { limit: 100, until })).toEqual([lost]);
+    expect(await reannounceLost(leader, { lane: 'express', limit: 100, until })).toEqual([lost]);
     const row = await queueRow(pool, lost!);
     expect(row.announced_in).toBeGreaterThan(-1_000);
     expect(row.look_in - row.announced_in!).toBeCloseTo(30_000, 0);
-    expect(await reannounceLost(leader, { limit: 100, until })).toEqual([]);
+    expect(await reannounceLost(leader, { lane: 'express', limit: 100, until })).toEqual([]);
     for (const id of [later!, early]) expect((await queueRow(pool, id)).look_in).toBeGreaterThan(20_000);
   });
 
@@ -401,7 +453,8 @@ describe('announcements that were flushed away', () => {
     await age(pool, ids, 2_000);
     const until = new Date((await databaseNow()).getTime() - 1_000);
     const slices = [];
-    for (let n = 0; n < 3; n += 1) slices.push(await reannounceLost(leader, { limit: 2, until }));
+    for (let n = 0; n < 3; n += 1)
+      slices.push(await reannounceLost(leader, { lane: 'express', limit: 2, until }));
     expect(slices.map((slice) => slice.length)).toEqual([2, 2, 1]);
     expect(slices.flat().sort()).toEqual([...ids].sort());
   });

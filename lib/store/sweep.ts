@@ -1,5 +1,6 @@
 import type { ClientBase } from 'pg';
 import { MAX_RECLAIMS, RECLAIM_GRACE_MS, STALL_MS } from '../domain/limits.ts';
+import type { Lane } from '../domain/vocabulary.ts';
 
 /**
  * The sweeps over `queue` by look_at. Each is one bounded statement with one purpose; rows locked by others are skipped and found by
@@ -129,27 +130,35 @@ export async function endOwed(
   return rows.map((row) => row.reason);
 }
 
-// Announced and still neither leased nor done: perhaps lost, perhaps merely unread. Only what was announced before the drained mark can
-// have been lost; the rest is not locked and does not count against the limit.
+// Announced and still neither leased nor done: perhaps lost, perhaps merely unread. Only what was announced before its lane's drained mark
+// can have been lost; the rest is not locked and does not count against the limit. It stays in its lane; what is due and was not announced
+// since then has waited already and goes to bulk.
 const ANNOUNCE = `
 with s as materialized (
   select delivery_id, look_at, announced_at >= due_at as stalled from relay.queue
   where ${IN_RANGE} and ${ALIVE} and lease_expires_at is null and due_at <= now()
-    and (announced_at is null or announced_at < due_at or announced_at <= $3::timestamptz)
+    and (announced_at is null or announced_at < due_at
+      or announced_at <= case lane when 0 then $3::timestamptz else $4::timestamptz end)
   order by look_at limit $1
   for update skip locked
 ),
 marked as (
   update relay.queue q
-  set announced_at = now(), look_at = least(now() + interval '${STALL_MS} ms', q.expires_at)
+  set announced_at = now(), look_at = least(now() + interval '${STALL_MS} ms', q.expires_at),
+    lane = case when q.announced_at >= q.due_at then q.lane else 1 end
   where q.delivery_id = any(array(select delivery_id from s))
-  returning q.delivery_id
+  returning q.delivery_id, q.lane
 )
-select array(select delivery_id from marked) as ids, (select count(*)::integer from s where stalled) as stalled,
+select array(select delivery_id from marked where lane = 0) as express,
+  array(select delivery_id from marked where lane <> 0) as bulk, (select count(*)::integer from s where stalled) as stalled,
   (select max(look_at) from s where look_at > '-infinity') as last_look, now() as read_at`;
 
+/** For each lane the moment up to which its stream is known to be read; null when it is not known. */
+export type DrainedUntil = Record<Lane, Date | null>;
+
 export interface Announcement {
-  ids: string[];
+  /** To be put on the stream of their lane. */
+  ids: Record<Lane, string[]>;
   /** How many of them had been announced before. */
   stalled: number;
   /** How far this walk came. Transactions commit out of order, so the next must begin a little before it. */
@@ -157,27 +166,36 @@ export interface Announcement {
 }
 
 /**
- * Marks due rows as announced and returns their ids, to be put on the stream after this commit. `drainedUntil` is the moment up to
- * which the stream is known to be read; null when it is not known.
+ * Marks due rows as announced, with the lane on which they are, and returns their ids, to be put on the streams after this commit.
  */
 export async function announceDue(
   client: ClientBase,
-  options: SweepOptions & { drainedUntil: Date | null },
+  options: SweepOptions & { drainedUntil: DrainedUntil },
 ): Promise<Announcement> {
   const { rows } = await client.query<{
-    ids: string[];
+    express: string[];
+    bulk: string[];
     stalled: number;
     last_look: Date | null;
     read_at: Date;
   }>({
     name: 'relay_announce',
     text: ANNOUNCE,
-    values: [...values(options), options.drainedUntil ?? '-infinity'],
+    values: [
+      ...values(options),
+      options.drainedUntil.express ?? '-infinity',
+      options.drainedUntil.bulk ?? '-infinity',
+    ],
   });
   const [row] = rows;
-  if (!row) return { ids: [], stalled: 0, cursor: options.from };
-  const full = row.ids.length >= options.limit;
-  return { ids: row.ids, stalled: row.stalled, cursor: full ? (row.last_look ?? options.from) : row.read_at };
+  if (!row) return { ids: { express: [], bulk: [] }, stalled: 0, cursor: options.from };
+  const { express, bulk } = row;
+  const full = express.length + bulk.length >= options.limit;
+  return {
+    ids: { express, bulk },
+    stalled: row.stalled,
+    cursor: full ? (row.last_look ?? options.from) : row.read_at,
+  };
 }
 
 const SURFACE = `

@@ -10,7 +10,7 @@ import { httpMetrics } from '../api/metrics.ts';
 interface Row {
   name: string;
   type: string;
-  /** The label's name and its values; values are absent where the page tells them in words. */
+  /** Each label's name and its values, parted by semicolons; values are absent where the page tells them in words. */
   labels: string;
   processes: string;
 }
@@ -63,11 +63,15 @@ async function registeredRows(): Promise<Row[]> {
 }
 
 function labelsOf(values: readonly { labels: Partial<Record<string, string | number>> }[]): string {
-  const labels = values.map((value) => Object.entries(value.labels).filter(([name]) => name !== 'le'));
-  const label = labels[0]?.[0]?.[0];
-  if (label === undefined) return '';
-  const told = labels.map((entries) => `\`${entries[0]?.[1]}\``);
-  return OPEN_LABELS.has(label) ? `\`${label}\`` : `\`${label}\`: ${told.join(', ')}`;
+  const told = new Map<string, Set<string>>();
+  for (const { labels } of values) {
+    for (const [name, value] of Object.entries(labels)) {
+      if (name !== 'le') told.set(name, (told.get(name) ?? new Set()).add(`\`${value}\``));
+    }
+  }
+  return [...told]
+    .map(([name, all]) => (OPEN_LABELS.has(name) ? `\`${name}\`` : `\`${name}\`: ${[...all].join(', ')}`))
+    .join('; ');
 }
 
 function documentedRows(): Row[] {

@@ -1,7 +1,10 @@
 import type pg from 'pg';
 import { pino } from 'pino';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { announce } from '../../lib/broker/announcer.ts';
+import { streamKey } from '../../lib/broker/client.ts';
 import type { RedisLink } from '../../lib/broker/link.ts';
+import { LANES, type Lane } from '../../lib/domain/vocabulary.ts';
 import { EMPTY_GAUGES, reconcileMetrics } from '../../lib/metrics/reconcile.ts';
 import { Metrics } from '../../lib/metrics/registry.ts';
 import { type LeaderSession, tryLead } from '../../lib/store/leadership.ts';
@@ -59,11 +62,26 @@ async function sweepUntilIdle(sweeper: Sweeper): Promise<number> {
   for (let rounds = 1; ; rounds += 1) if ((await sweeper.round()) > 0) return rounds;
 }
 
-async function announcedIds(): Promise<string[]> {
-  const reader = givenConsumer(link);
-  const ids = (await reader.read(1_000)).flatMap(({ deliveryIds }) => deliveryIds);
+/** What lies unread on a lane; it is read and decided. */
+async function announcedOn(lane: Lane): Promise<string[]> {
+  await link.ensureGroup(lane);
+  const reader = givenConsumer(link, { lane });
+  const entries = await reader.read(1_000);
+  await reader.decide(entries.map(({ entryId }) => entryId));
   await reader.leave();
-  return ids.sort();
+  return entries.flatMap(({ deliveryIds }) => deliveryIds).sort();
+}
+
+/** Owed deliveries that were accepted and announced `ms` ago, of which those on bulk say so. */
+async function givenAnnounced(lane: Lane, count: number, ms: number): Promise<string[]> {
+  const ids = await givenOwed(pool, count);
+  await age(pool, ids, ms);
+  await pool.query('update relay.queue set lane = $2 where delivery_id = any($1::uuid[])', [
+    ids,
+    LANES.indexOf(lane),
+  ]);
+  expect(await announce(link, ids, lane)).toEqual([]);
+  return [...ids].sort();
 }
 
 describe('a sweep', () => {
@@ -71,7 +89,8 @@ describe('a sweep', () => {
     const ids = await givenOwed(pool, 95, { announced: false });
     await Promise.all(ids.map((id, n) => age(pool, [id], 120_000 - n * 1_000)));
     expect(await sweepUntilIdle(givenSweeper())).toBe(10);
-    expect(await announcedIds()).toEqual([...ids].sort());
+    expect(await announcedOn('bulk')).toEqual([...ids].sort());
+    expect(await announcedOn('express')).toEqual([]);
   });
 
   it('rests until the next look, at most its idle time', async () => {
@@ -90,10 +109,10 @@ describe('a sweep', () => {
     const ids = await givenOwed(pool, 25, { announced: false });
     await age(pool, ids, 30_000);
     await sweepUntilIdle(sweeper);
-    expect(await announcedIds()).toEqual([]);
+    expect([await announcedOn('express'), await announcedOn('bulk')]).toEqual([[], []]);
     polling = false;
     await sweepUntilIdle(sweeper);
-    expect(await announcedIds()).toEqual([...ids].sort());
+    expect(await announcedOn('bulk')).toEqual([...ids].sort());
   });
 
   it('gives back every lease that ended, as soon as it may, 5 s after its rounds work again', {
@@ -119,4 +138,52 @@ describe('a sweep', () => {
       .toBe(0);
     expect((await queueRow(pool, ids[0]!)).reclaims).toBe(1);
   });
+});
+
+describe('the two lanes of a sweep', () => {
+  const both = async () => ({ express: await announcedOn('express'), bulk: await announcedOn('bulk') });
+
+  it.each([
+    ['express', 'bulk'],
+    ['bulk', 'express'],
+  ] as const)(
+    'are behind by themselves: what stalled on %s waits while it is unread, whatever %s does',
+    async (behind, other) => {
+      const unread = await givenAnnounced(behind, 3, 60_000);
+      const lost = await givenAnnounced(other, 3, 60_000);
+      // Read and decided, and never claimed: nobody has them.
+      expect(await announcedOn(other)).toEqual(lost);
+      await sweepUntilIdle(givenSweeper());
+      expect(await announcedOn(other)).toEqual(lost);
+      expect(await announcedOn(behind)).toEqual(unread);
+      for (const id of lost) expect((await queueRow(pool, id)).lane).toBe(LANES.indexOf(other));
+    },
+  );
+
+  it('are both announced again after a flush, each on its own stream', async () => {
+    const sweeper = givenSweeper();
+    const express = await givenAnnounced('express', 15, 2_000);
+    const bulk = await givenAnnounced('bulk', 15, 2_000);
+    await sweepUntilIdle(sweeper);
+    await flush();
+    await sweepUntilIdle(sweeper);
+    expect(await both()).toEqual({ express, bulk });
+    await sweepUntilIdle(sweeper);
+    expect(await both()).toEqual({ express: [], bulk: [] });
+  });
+
+  it('are flushed by themselves: what lies on the other is not announced twice', async () => {
+    const sweeper = givenSweeper();
+    const express = await givenAnnounced('express', 3, 2_000);
+    const bulk = await givenAnnounced('bulk', 3, 2_000);
+    await sweepUntilIdle(sweeper);
+    await link.client.del(streamKey(link.options, 'bulk'));
+    await sweepUntilIdle(sweeper);
+    expect(await both()).toEqual({ express, bulk });
+  });
+
+  // Redis is shared with other tests, so that their keys must stay.
+  async function flush(): Promise<void> {
+    await link.client.del(...LANES.map((lane) => streamKey(link.options, lane)));
+  }
 });

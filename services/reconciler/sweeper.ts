@@ -1,19 +1,16 @@
 import type pg from 'pg';
 import { announce } from '../../lib/broker/announcer.ts';
 import type { RedisLink } from '../../lib/broker/link.ts';
-import {
-  drainedUntil,
-  isOtherStream,
-  readStreamState,
-  type StreamState,
-} from '../../lib/broker/stream-state.ts';
+import { readStreamState } from '../../lib/broker/stream-state.ts';
 import { RECLAIM_GRACE_MS } from '../../lib/domain/limits.ts';
+import { LANES, type Lane } from '../../lib/domain/vocabulary.ts';
 import type { ReconcileMetrics } from '../../lib/metrics/reconcile.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { unannounce } from '../../lib/store/ingest.ts';
 import { reannounceLost } from '../../lib/store/reannounce.ts';
 import {
   announceDue,
+  type DrainedUntil,
   endOwed,
   nextLook,
   postponeLooks,
@@ -21,11 +18,10 @@ import {
   type SweepOptions,
   surfaceEnqueued,
 } from '../../lib/store/sweep.ts';
+import { LaneWatch } from './lane-watch.ts';
 
 const OVERLAP_MS = 3_000;
 const FULL_PASS_EVERY_MS = 60_000;
-/** A stream that was behind for this long left rows behind the cursor. */
-const BEHIND_MS = 5_000;
 
 export interface SweeperOptions {
   client: pg.Client;
@@ -38,11 +34,12 @@ export interface SweeperOptions {
 }
 
 /**
- * One leader's sweep over the queue: what is due is announced, what stalled is announced again once the stream is read up to it, leases that ended are
+ * One leader's sweep over the queue: what is due is announced, what stalled is announced again once its lane is read up to it, leases that ended are
  * given back, what is cancelled or expired is ended. Every round is a handful of bounded statements.
  */
 export class Sweeper {
   readonly #options: SweeperOptions;
+  readonly #lanes = { express: new LaneWatch('express'), bulk: new LaneWatch('bulk') };
   #cursor: Date | null = null;
   /** Where a full pass has come to; `undefined` when none is under way. It begins at null. */
   #fullPass: Date | null | undefined = null;
@@ -51,10 +48,6 @@ export class Sweeper {
   #steadySince = Number.POSITIVE_INFINITY;
   #couldReclaim = false;
   #wasPolling = false;
-  #behindSince: number | null = null;
-  #stream: StreamState | null = null;
-  /** Announcements up to here were lost with a flushed stream and are being made again; null when there are none. */
-  #lostUntil: Date | null = null;
 
   constructor(options: SweeperOptions) {
     this.#options = options;
@@ -113,63 +106,58 @@ export class Sweeper {
     const { client, link, metrics, log } = this.#options;
     // In poll mode every dispatcher looks for itself, and due rows are not written to.
     if (!link || this.#polling) return { count: 0, cursor: null };
-    const drained = await this.#drainedUntil(link);
-    const lost = await this.#announceLost(link, sweep.limit);
-    const { ids, stalled, cursor } = await announceDue(client, { ...sweep, drainedUntil: drained });
-    await this.#putOnStream(link, ids);
-    metrics.announced.due.inc(ids.length - stalled);
+    const drainedUntil = await this.#drainedUntil(link);
+    let most = 0;
+    for (const lane of LANES) most = Math.max(most, await this.#announceLost(link, lane, sweep.limit));
+    const { ids, stalled, cursor } = await announceDue(client, { ...sweep, drainedUntil });
+    for (const lane of LANES) await this.#putOnStream(link, lane, ids[lane]);
+    const count = ids.express.length + ids.bulk.length;
+    metrics.announced.due.inc(count - stalled);
     metrics.announced.stalled.inc(stalled);
     if (stalled > 0)
       log.warn({ deliveries: stalled }, 'announced deliveries were not picked up; announced again');
-    return { count: Math.max(ids.length, lost), cursor };
+    return { count: Math.max(count, most), cursor };
   }
 
   /** After a flush nobody needs to wait until the lost announcements look stalled: they are known to be lost. */
-  async #announceLost(link: RedisLink, limit: number): Promise<number> {
+  async #announceLost(link: RedisLink, lane: Lane, limit: number): Promise<number> {
     const { client, metrics, log } = this.#options;
-    if (!this.#lostUntil) return 0;
-    const ids = await reannounceLost(client, { limit, until: this.#lostUntil });
-    await this.#putOnStream(link, ids);
-    if (ids.length < limit) this.#lostUntil = null;
+    const watch = this.#lanes[lane];
+    if (!watch.lostUntil) return 0;
+    const ids = await reannounceLost(client, { lane, limit, until: watch.lostUntil });
+    await this.#putOnStream(link, lane, ids);
+    if (ids.length < limit) watch.lostUntil = null;
     metrics.announced.stalled.inc(ids.length);
     if (ids.length > 0)
-      log.warn({ deliveries: ids.length }, 'announcements lost with a flushed stream were made again');
+      log.warn({ lane, deliveries: ids.length }, 'announcements lost with a flushed stream were made again');
     return ids.length;
   }
 
-  async #putOnStream(link: RedisLink, ids: readonly string[]): Promise<void> {
-    const failed = await announce(link, ids);
+  async #putOnStream(link: RedisLink, lane: Lane, ids: readonly string[]): Promise<void> {
+    const failed = await announce(link, ids, lane);
     if (failed.length > 0) await unannounce(this.#options.client, failed);
   }
 
-  async #drainedUntil(link: RedisLink): Promise<Date | null> {
+  async #drainedUntil(link: RedisLink): Promise<DrainedUntil> {
     const { now } = await nextLook(this.#options.client);
+    const [express, bulk] = await Promise.all([
+      this.#lookAtStream(link, this.#lanes.express, now),
+      this.#lookAtStream(link, this.#lanes.bulk, now),
+    ]);
+    return { express, bulk };
+  }
+
+  async #lookAtStream(link: RedisLink, watch: LaneWatch, now: Date): Promise<Date | null> {
+    const { lane } = watch;
     const askedAt = performance.now();
-    const state = await readStreamState(link);
+    const state = await readStreamState(link, lane);
     // Half of the way there and back is the moment at which Redis read its clock.
     const databaseNow = now.getTime() + (performance.now() - askedAt) / 2;
-    this.#noteBehind(state);
-    this.#noteFlush(state, now);
-    return drainedUntil(state, now, databaseNow - state.redisNowMs);
-  }
-
-  // While the stream is behind, stalled rows are passed over and the cursor goes on; when it has caught up they lie behind the cursor.
-  #noteBehind(state: StreamState): void {
-    const now = performance.now();
-    if (state.length > 0) {
-      this.#behindSince ??= now;
-      return;
-    }
-    if (this.#behindSince !== null && now - this.#behindSince > BEHIND_MS) this.#fullPass ??= null;
-    this.#behindSince = null;
-  }
-
-  #noteFlush(state: StreamState, now: Date): void {
-    if (this.#stream && isOtherStream(this.#stream, state)) {
-      this.#lostUntil = now;
-      this.#options.log.warn('the stream was flushed: what was announced on it is announced again');
-    }
-    this.#stream = state;
+    const seen = watch.note(state, { databaseNow: now, databaseAheadMs: databaseNow - state.redisNowMs });
+    if (seen.caughtUp) this.#fullPass ??= null;
+    if (seen.flushed)
+      this.#options.log.warn({ lane }, 'a stream was flushed: what was announced on it is announced again');
+    return seen.drainedUntil;
   }
 
   #noteGap(): void {

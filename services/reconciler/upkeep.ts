@@ -7,7 +7,14 @@ import {
   removeDeadConsumers,
   unreadEntries,
 } from '../../lib/broker/stream-state.ts';
-import { EMPTY_GAUGES, type QueueGauges, type ReconcileMetrics } from '../../lib/metrics/reconcile.ts';
+import type { Lane } from '../../lib/domain/vocabulary.ts';
+import {
+  EMPTY_GAUGES,
+  type LaneLag,
+  NO_LAG,
+  type QueueGauges,
+  type ReconcileMetrics,
+} from '../../lib/metrics/reconcile.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { Loop } from '../../lib/runtime/loop.ts';
 import { forgetDeadProcesses } from '../../lib/store/heartbeats.ts';
@@ -80,16 +87,24 @@ export class Upkeep {
   }
 
   async #readGauges(): Promise<void> {
-    const { pool, link } = this.#options;
-    const figures = await readQueueFigures(pool);
-    const stream = link?.up ? await readStreamState(link) : null;
-    const unread = stream ? unreadEntries(stream) : 0;
+    const figures = await readQueueFigures(this.#options.pool);
+    const [express, bulk] = await Promise.all([this.#readLag('express'), this.#readLag('bulk')]);
     this.#gauges = {
       ...figures,
       oldestPendingAge: figures.oldestPendingAge ?? Number.NaN,
+      lag: { express, bulk },
+    };
+  }
+
+  async #readLag(lane: Lane): Promise<LaneLag> {
+    const { link } = this.#options;
+    if (!link?.up) return NO_LAG;
+    const stream = await readStreamState(link, lane);
+    const unread = unreadEntries(stream);
+    return {
       unreadEntries: unread,
-      unackedEntries: stream?.pending ?? 0,
-      unreadDeliveries: link && unread > 0 ? Math.round(unread * (await meanIdsPerEntry(link))) : 0,
+      unackedEntries: stream.pending,
+      unreadDeliveries: unread > 0 ? Math.round(unread * (await meanIdsPerEntry(link, lane))) : 0,
     };
   }
 
