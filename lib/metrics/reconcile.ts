@@ -1,4 +1,13 @@
-import { LANES, type Lane } from '../domain/vocabulary.ts';
+import {
+  BREAKER_STATES,
+  type BreakerState,
+  ENDPOINT_JOBS,
+  type EndpointJobKind,
+  LANES,
+  type Lane,
+  WAITS,
+  type Wait,
+} from '../domain/vocabulary.ts';
 import type { Metrics } from './registry.ts';
 
 /** What lies in one lane's stream. */
@@ -18,6 +27,12 @@ export interface QueueGauges {
   oldestTransactionAge: number;
   attemptPartitions: number;
   defaultPartitionRows: number;
+  waiting: Record<Wait, number>;
+  /** The furthest slot that was given out, seconds from now; 0 when none lies ahead. */
+  slotHorizon: number;
+  breakers: Record<BreakerState, number>;
+  pausedEndpoints: number;
+  jobs: Record<EndpointJobKind, number>;
   lag: Record<Lane, LaneLag>;
 }
 
@@ -31,6 +46,11 @@ export const EMPTY_GAUGES: QueueGauges = {
   oldestTransactionAge: 0,
   attemptPartitions: 0,
   defaultPartitionRows: 0,
+  waiting: { slot: 0, parked: 0 },
+  slotHorizon: 0,
+  breakers: { closed: 0, open: 0, half_open: 0 },
+  pausedEndpoints: 0,
+  jobs: { retime: 0, cancel: 0 },
   lag: { express: NO_LAG, bulk: NO_LAG },
 };
 
@@ -41,7 +61,8 @@ export function reconcileMetrics(
   metrics: Metrics,
   state: { leader: () => boolean; gauges: () => QueueGauges },
 ) {
-  const read = (name: Exclude<keyof QueueGauges, 'lag'>) => () => state.gauges()[name];
+  type Single = { [K in keyof QueueGauges]: QueueGauges[K] extends number ? K : never }[keyof QueueGauges];
+  const read = (name: Single) => () => state.gauges()[name];
   metrics.gauge('relay_leader', 'Whether this reconciler leads (1) or stands by (0).', () =>
     state.leader() ? 1 : 0,
   );
@@ -98,6 +119,37 @@ export function reconcileMetrics(
       return { express: express.unreadDeliveries, bulk: bulk.unreadDeliveries };
     },
   );
+  metrics.gauges(
+    'relay_queue_waiting',
+    'Deliveries that wait in a slot of their own, and that are parked; exported by the leader.',
+    'kind',
+    WAITS,
+    () => state.gauges().waiting,
+  );
+  metrics.gauge(
+    'relay_slot_horizon_seconds',
+    'How far ahead the furthest slot lies; 0 when none does.',
+    read('slotHorizon'),
+  );
+  metrics.gauges(
+    'relay_endpoint_breakers',
+    'Endpoints by the state of their breaker; exported by the leader.',
+    'state',
+    BREAKER_STATES,
+    () => state.gauges().breakers,
+  );
+  metrics.gauge(
+    'relay_endpoints_paused',
+    'Endpoints whose pause still runs; exported by the leader.',
+    read('pausedEndpoints'),
+  );
+  metrics.gauges(
+    'relay_endpoint_jobs',
+    'Jobs over what waits for an endpoint that are not done yet; exported by the leader.',
+    'kind',
+    ENDPOINT_JOBS,
+    () => state.gauges().jobs,
+  );
   return {
     announced: metrics.counters(
       'relay_reconciler_announced_total',
@@ -114,6 +166,12 @@ export function reconcileMetrics(
       'Deliveries ended by the sweep, by reason.',
       'reason',
       ENDED_BY_SWEEP,
+    ),
+    jobDeliveries: metrics.counters(
+      'relay_endpoint_job_deliveries_total',
+      'Deliveries that were timed anew, or whose cancelling was asked for, by a job over their endpoint.',
+      'kind',
+      ENDPOINT_JOBS,
     ),
     consumersRemoved: metrics.counter(
       'relay_broker_consumers_removed_total',

@@ -1,4 +1,5 @@
 import type { Pool } from 'pg';
+import type { BreakerState, EndpointJobKind, Wait } from '../domain/vocabulary.ts';
 
 export interface QueueFigures {
   pending: number;
@@ -10,15 +11,32 @@ export interface QueueFigures {
   oldestTransactionAge: number;
   attemptPartitions: number;
   defaultPartitionRows: number;
+  waiting: Record<Wait, number>;
+  /** The furthest slot, seconds from now; 0 when none lies ahead. */
+  slotHorizon: number;
+  breakers: Record<BreakerState, number>;
+  /** Endpoints whose pause still runs. */
+  pausedEndpoints: number;
+  jobs: Record<EndpointJobKind, number>;
 }
 
-// Parked rows are due at infinity, so they are never counted as late.
+// Parked rows are due at infinity, so they are never counted as late, and are no horizon. What is due waits for nothing any more.
 const FIGURES = `
 select
   count(*) filter (where (lease_expires_at > now()) is not true)::float8 as "pending",
   count(*) filter (where lease_expires_at > now())::float8 as "inflight",
   count(*) filter (where due_at <= now() and lease_expires_at is null)::float8 as "due",
   (extract(epoch from now() - min(due_at) filter (where due_at <= now() and lease_expires_at is null)))::float8 as "oldestPendingAge",
+  json_build_object('slot', count(*) filter (where waiting = 'slot' and due_at > now()),
+    'parked', count(*) filter (where waiting = 'parked' and due_at > now())) as "waiting",
+  coalesce(extract(epoch from max(due_at) filter (where waiting = 'slot' and due_at > now() and due_at < 'infinity') - now()), 0)::float8
+    as "slotHorizon",
+  (select json_build_object('closed', count(*) filter (where breaker_state = 'closed'),
+      'open', count(*) filter (where breaker_state = 'open'), 'half_open', count(*) filter (where breaker_state = 'half_open'))
+    from relay.endpoints where deleted_at is null) as "breakers",
+  (select count(*)::float8 from relay.endpoints where deleted_at is null and paused_until > now()) as "pausedEndpoints",
+  (select json_build_object('retime', count(*) filter (where kind = 'retime'), 'cancel', count(*) filter (where kind = 'cancel'))
+    from relay.endpoint_jobs) as "jobs",
   (select coalesce(max(extract(epoch from now() - xact_start)), 0)::float8 from pg_stat_activity
     where backend_type = 'client backend' and pid <> pg_backend_pid()) as "oldestTransactionAge",
   (select count(*)::integer from pg_inherits where inhparent = 'relay.delivery_attempts'::regclass) - 1 as "attemptPartitions",
