@@ -53,6 +53,23 @@ export async function age(pool: pg.Pool, ids: readonly string[], ms: number): Pr
   );
 }
 
+/** Puts free rows into slots of a version (1 unless said otherwise), one after the other from a minute ahead, or parks them. */
+export async function givenWaiting(
+  pool: pg.Pool,
+  ids: readonly string[],
+  { slotVersion = 1, everyMs = 100, parked = false } = {},
+): Promise<void> {
+  await pool.query(
+    `update relay.queue q
+     set (due_at, look_at) = (select m.at, least(m.at, q.expires_at) from (select case when $4 then 'infinity'
+         else now() + interval '1 minute' + array_position($1::uuid[], q.delivery_id) * $3 * interval '1 ms' end as at) m),
+       waiting = case when $4 then 'parked' else 'slot' end, slot_version = $2, announced_at = null, lane = 1,
+       deferrals = q.deferrals + 1, deferral_reason = coalesce(q.deferral_reason, 'paused')
+     where delivery_id = any($1::uuid[])`,
+    [ids, slotVersion, everyMs, parked],
+  );
+}
+
 /** Ends leases `ms` ago, with the sweep's look where a claim's sweep puts it: 5 s after that. */
 export async function endLeases(pool: pg.Pool, ids: readonly string[], ms: number): Promise<void> {
   await pool.query(
