@@ -1,6 +1,6 @@
 import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
-import { evidenceOf } from '../../lib/domain/breaker.ts';
+import { evidenceOf, isFailure } from '../../lib/domain/breaker.ts';
 import type { SendResult } from '../../lib/domain/send-result.ts';
 import type { DeliveryMetrics } from '../../lib/metrics/delivery.ts';
 import { Batcher } from '../../lib/runtime/batcher.ts';
@@ -73,7 +73,7 @@ export class HealthReporter {
       probe ||
       (retryAfterMs !== null && this.#movesPause(known, retryAfterMs)) ||
       this.#movesBreaker(known, kind, trips) ||
-      this.#movesFailing(known, endpointId, result, success);
+      this.#movesFailing(known, endpointId, kind, success);
     if (news)
       this.#reports.add({ endpointId, kind, success, trips, probe: probe ? token : null, retryAfterMs });
   }
@@ -117,14 +117,17 @@ export class HealthReporter {
     return kind === 'alive' && known.failures > 0;
   }
 
-  #movesFailing(known: KnownState, endpointId: string, result: SendResult, success: boolean): boolean {
+  #movesFailing(
+    known: KnownState,
+    endpointId: string,
+    kind: HealthEvidence['kind'],
+    success: boolean,
+  ): boolean {
     if (success) {
       this.#failingSince.delete(endpointId);
       return known.failing;
     }
-    // What was not sent for reasons of our own says nothing of the endpoint.
-    const ours = result.kind === 'failure' && ['refused', 'oversize', 'other'].includes(result.failure);
-    if (ours) return false;
+    if (!isFailure({ kind, success })) return false;
     const now = performance.now();
     const since = this.#failingSince.get(endpointId) ?? now;
     this.#failingSince.set(endpointId, since);
