@@ -17,7 +17,12 @@ let dispatcher: FleetProcess;
 beforeAll(async () => {
   [database, sink] = await Promise.all([createTestDatabase(), startScriptedSink()]);
   pool = createPool({ url: database.url, purpose: 'general', max: 2, applicationName: 'test' });
-  fleet = await startFleet({ databaseUrl: database.url, redisUrl: createTestRedis().url });
+  fleet = await startFleet({
+    databaseUrl: database.url,
+    redisUrl: createTestRedis().url,
+    // How often a delivery is tried is one thing, when its endpoint is left alone another.
+    env: { RELAY_BREAKER: 'off' },
+  });
   [, dispatcher] = await Promise.all([
     fleet.start('api'),
     fleet.start('dispatcher'),
