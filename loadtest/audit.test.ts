@@ -62,6 +62,23 @@ describe('the audit', () => {
   });
 });
 
+describe('the audit, asked about windows', () => {
+  it('gives each the latency of what was meant to leave within it', async () => {
+    const accepted = promised('a', 'b', 'c');
+    accepted.deliveries.set('b', 2000);
+    accepted.deliveries.set('c', 3000);
+    const { within } = await audit(accepted, pages([seen('a'), seen('b', 1, 2007), seen('c', 1, 3500)]), {
+      measuredFromMs: 0,
+      windows: {
+        early: { fromMs: 0, toMs: 2000 },
+        late: { fromMs: 2000, toMs: 9000 },
+        empty: { fromMs: 0, toMs: 1 },
+      },
+    });
+    expect(within).toMatchObject({ early: { count: 1, max: 10 }, late: { count: 2, max: 500 }, empty: null });
+  });
+});
+
 describe('the file of accepted events', () => {
   it('gives each delivery its moment and notices a wrong fan-out', async () => {
     const file = join(directory, 'accepted');

@@ -28,6 +28,8 @@ export interface Audit {
   unaccepted: number;
   /** From the intended send to the first arrival; deliveries of the measured part only. */
   latency: LatencySummary | null;
+  /** The same for deliveries that were meant to leave within each window that was asked for. */
+  within: Record<string, LatencySummary | null>;
   /** Moments of arrival in the order of arrival, ms since 1970. */
   arrivals: Float64Array;
 }
@@ -46,13 +48,30 @@ export async function readAccepted(file: string, endpoints: number): Promise<Acc
   return accepted;
 }
 
-/** Compares by id what was promised with what arrived; `measuredFromMs` (epoch) leaves the warm-up out of the latency. */
+/** From a moment up to, not including, another; ms since 1970. */
+export interface Window {
+  fromMs: number;
+  toMs: number;
+}
+
+export interface AuditOptions {
+  /** Leaves the warm-up out of the latency; ms since 1970. */
+  measuredFromMs: number;
+  windows?: Readonly<Record<string, Window>>;
+}
+
+/** Compares by id what was promised with what arrived. */
 export async function audit(
   accepted: Accepted,
   seen: AsyncIterable<readonly Seen[]>,
-  options: { measuredFromMs: number },
+  options: AuditOptions,
 ): Promise<Audit> {
   const latencies = createLatencies();
+  const windows = Object.entries(options.windows ?? {}).map(([name, window]) => ({
+    name,
+    ...window,
+    latencies: createLatencies(),
+  }));
   const missing = new Map(accepted.deliveries);
   const arrivals: number[] = [];
   const found = { delivered: 0, duplicated: 0, duplicateRequests: 0, unaccepted: 0 };
@@ -69,6 +88,10 @@ export async function audit(
       found.delivered += 1;
       arrivals.push(atMs);
       if (intendedMs >= options.measuredFromMs) latencies.record(atMs - intendedMs);
+      for (const window of windows) {
+        if (intendedMs >= window.fromMs && intendedMs < window.toMs)
+          window.latencies.record(atMs - intendedMs);
+      }
     }
   }
   return {
@@ -76,6 +99,7 @@ export async function audit(
     ...found,
     missing: [...missing.keys()],
     latency: latencies.summary(),
+    within: Object.fromEntries(windows.map((window) => [window.name, window.latencies.summary()])),
     arrivals: Float64Array.from(arrivals).sort(),
   };
 }

@@ -47,12 +47,12 @@ export interface StatementCost {
 }
 
 const CHUNK = 10_000;
+const LISTED = 40;
 
 export async function openDatabase(url: string): Promise<Database> {
-  const client = new pg.Client({ connectionString: url, application_name: 'relay-loadtest' });
-  // A server that goes away fails the next query; the event alone must not end the process.
+  // One connection, which is made anew after a restart of the server; the event of its end alone must not end the process.
+  const client = new pg.Pool({ connectionString: url, application_name: 'relay-loadtest', max: 1 });
   client.on('error', () => undefined);
-  await client.connect();
   const one = async <T extends object>(text: string, values: unknown[] = []): Promise<T> => {
     const { rows } = await client.query<T>(text, values);
     return rows[0]!;
@@ -82,7 +82,7 @@ export async function openDatabase(url: string): Promise<Database> {
   };
 }
 
-async function whereabouts(client: pg.Client, ids: readonly string[]): Promise<Whereabouts> {
+async function whereabouts(client: pg.Pool, ids: readonly string[]): Promise<Whereabouts> {
   const found: Whereabouts = { pending: 0, dead: 0, succeeded: 0, absent: ids.length };
   for (let from = 0; from < ids.length; from += CHUNK) {
     const { rows } = await client.query<{ status: 'pending' | 'dead' | 'succeeded'; count: string }>(
@@ -97,7 +97,7 @@ async function whereabouts(client: pg.Client, ids: readonly string[]): Promise<W
   return found;
 }
 
-async function lateness(client: pg.Client, sinceMs: number): Promise<LatencySummary | null> {
+async function lateness(client: pg.Pool, sinceMs: number): Promise<LatencySummary | null> {
   const { rows } = await client.query<Record<keyof LatencySummary, string>>(
     `select count(*) as count, avg(lateness_ms) as mean, max(lateness_ms) as max,
        percentile_disc(0.5) within group (order by lateness_ms) as p50,
@@ -114,11 +114,11 @@ async function lateness(client: pg.Client, sinceMs: number): Promise<LatencySumm
   return Object.fromEntries(summary) as LatencySummary;
 }
 
-async function statements(client: pg.Client): Promise<StatementCost[]> {
+async function statements(client: pg.Pool): Promise<StatementCost[]> {
   const { rows } = await client.query<{ calls: string; rows: string; ms: number; query: string }>(
     `select calls, rows, total_exec_time + total_plan_time as ms, query
      from pg_stat_statements where dbid = (select oid from pg_database where datname = current_database())
-     order by 3 desc limit 12`,
+     order by 3 desc limit ${LISTED}`,
   );
   return rows.map(({ calls, rows: count, ms, query }) => ({
     calls: Number(calls),

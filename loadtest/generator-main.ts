@@ -9,15 +9,17 @@ const PROGRESS_MS = 250;
 
 process.on('SIGINT', () => undefined);
 process.on('disconnect', () => process.exit(1));
-process.once('message', (message: ToGenerator) => {
-  run(message).catch((error: unknown) => {
+let generator: Generator | null = null;
+process.on('message', (message: ToGenerator) => {
+  if (message.kind === 'enough') return generator?.enough();
+  generator = new Generator(message.plan);
+  run(generator, message.acceptedFile).catch((error: unknown) => {
     console.error(error);
     process.exit(1);
   });
 });
 
-async function run({ plan, acceptedFile }: ToGenerator): Promise<void> {
-  const generator = new Generator(plan);
+async function run(generator: Generator, acceptedFile: string): Promise<void> {
   const progress = setInterval(() => tell({ kind: 'progress', progress: generator.progress() }), PROGRESS_MS);
   const result = await generator.run();
   clearInterval(progress);

@@ -3,11 +3,14 @@ import { join } from 'node:path';
 import { projectRoot } from '../lib/local/home.ts';
 import type { GeneratorPlan, GeneratorProgress, GeneratorResult } from './generator.ts';
 
-export interface ToGenerator {
-  plan: GeneratorPlan;
-  /** Where the accepted events are written when the run is over. */
-  acceptedFile: string;
-}
+export type ToGenerator =
+  | {
+      kind: 'run';
+      plan: GeneratorPlan;
+      /** Where the accepted events are written when the run is over. */
+      acceptedFile: string;
+    }
+  | { kind: 'enough' };
 
 export type FromGenerator =
   | { kind: 'progress'; progress: GeneratorProgress }
@@ -20,6 +23,8 @@ export interface RunningGenerator {
   progress(): GeneratorProgress;
   /** The moment of the last answer. Rejects when the process ends before. */
   done(): Promise<GeneratorResult>;
+  /** Tells it to send nothing more; `done` follows when what was sent is answered. */
+  enough(): void;
   /** Ends the process once the accepted events are in their file. */
   finish(): Promise<void>;
   /** Ends it at once. */
@@ -30,7 +35,9 @@ export interface RunningGenerator {
  * Runs a plan in a process of its own: sharing one with anything else would make its pauses look like the API's. The process
  * stays until `finish`, so that its CPU can be read after the run.
  */
-export function startGenerator(message: ToGenerator): RunningGenerator {
+export function startGenerator(
+  work: Pick<Extract<ToGenerator, { kind: 'run' }>, 'plan' | 'acceptedFile'>,
+): RunningGenerator {
   const child = fork(join(projectRoot(), 'dist', 'loadtest', 'generator-main.js'), {
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
   });
@@ -54,11 +61,13 @@ export function startGenerator(message: ToGenerator): RunningGenerator {
   });
   // Whoever waits for the run hears of a failure; until somebody does, it is no unhandled rejection.
   ended.catch(() => undefined);
-  child.send(message);
+  const tell = (message: ToGenerator) => child.send(message);
+  tell({ kind: 'run', ...work });
   return {
     pid: child.pid!,
     progress: () => progress,
     done: () => Promise.race([done, ended]),
+    enough: () => void tell({ kind: 'enough' }),
     async finish() {
       await Promise.race([written, ended]);
       child.kill('SIGKILL');

@@ -1,5 +1,5 @@
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import { Generator, type GeneratorPlan } from './generator.ts';
 
 interface Received {
@@ -40,7 +40,7 @@ function run(api: string, plan: Partial<GeneratorPlan>) {
     key: 'secret-key',
     connections: 4,
     load: { loop: 'closed', seconds: 10, events: 20 },
-    eventType: 'loadtest.ping',
+    eventTypes: ['loadtest.ping'],
     payloadBytes: 300,
     keyed: false,
     measureFromSeconds: 0,
@@ -61,6 +61,14 @@ describe('a closed loop', () => {
       expect(headers.authorization).toBe('Bearer secret-key');
       expect(headers['idempotency-key']).toBeUndefined();
     }
+  });
+
+  it('takes its event types in turn, each event of the size asked for', async () => {
+    const { url, received } = await apiThat(() => ({ status: 202 }));
+    await run(url, { eventTypes: ['loadtest.a', 'loadtest.longer'], connections: 1 });
+    const types = received.map(({ body }) => (JSON.parse(body) as { type: string }).type);
+    expect(types.slice(0, 4)).toEqual(['loadtest.a', 'loadtest.longer', 'loadtest.a', 'loadtest.longer']);
+    expect(received.every(({ body }) => Buffer.byteLength(body) === 300)).toBe(true);
   });
 
   it('ends when its time is up', async () => {
@@ -102,6 +110,17 @@ describe('an open loop', () => {
     expect(accepted).toBe(100);
     expect(accept!.max).toBeGreaterThan(900);
     expect(accept!.p50).toBeGreaterThan(300);
+  });
+
+  it('ends early when it is told that it is enough, with every request answered', async () => {
+    const { url, received } = await apiThat(() => ({ status: 202, afterMs: 20 }));
+    const running = run(url, { load: { loop: 'open', rate: 100, seconds: 3600, rampSeconds: 0 } });
+    await vi.waitFor(() => expect(received.length).toBeGreaterThan(10));
+    generator!.enough();
+    const { accepted, sent, behind } = await running;
+    expect(accepted).toBe(sent);
+    expect(accepted).toBe(received.length);
+    expect(behind).toBe(0);
   });
 
   it('holds its rate, and stamps intended moments on the clock of the day', async () => {

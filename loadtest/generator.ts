@@ -14,7 +14,8 @@ export interface GeneratorPlan {
   key: string;
   connections: number;
   load: Load;
-  eventType: string;
+  /** Taken in turn. */
+  eventTypes: readonly string[];
   payloadBytes: number;
   /** Gives each event an idempotency key of its own. */
   keyed: boolean;
@@ -70,6 +71,7 @@ export class Generator {
   #measuredSpan = { fromMs: 0, toMs: 0 };
   #firstAcceptedMs = 0;
   #lastAcceptedMs = 0;
+  #enough = false;
 
   constructor(plan: GeneratorPlan) {
     this.#plan = plan;
@@ -103,12 +105,18 @@ export class Generator {
     });
   }
 
+  /** Sends nothing more: the run ends when what was sent is answered. */
+  enough(): void {
+    this.#enough = true;
+  }
+
   progress(): GeneratorProgress {
     const accepted = this.accepted.length;
     const unknown = Object.entries(this.#answers)
       .filter(([name]) => name.startsWith('lost'))
       .reduce((sum, [, count]) => sum + count, 0);
-    const due = this.#plan.load.loop === 'open' ? this.#schedule.dueBy(this.#elapsed()) : this.#sent;
+    const paced = this.#plan.load.loop === 'open' && !this.#enough;
+    const due = paced ? this.#schedule.dueBy(this.#elapsed()) : this.#sent;
     return {
       sent: this.#sent,
       accepted,
@@ -129,10 +137,12 @@ export class Generator {
   #finished(): boolean {
     const { load } = this.#plan;
     const timeIsUp = load.loop === 'closed' && this.#elapsed() >= load.seconds * 1000;
-    return (this.#sent === this.#schedule.total || timeIsUp) && this.#answered === this.#sent;
+    const over = this.#enough || timeIsUp || this.#sent === this.#schedule.total;
+    return over && this.#answered === this.#sent;
   }
 
   #pump(): void {
+    if (this.#enough) return;
     const elapsedMs = this.#elapsed();
     const due = this.#schedule.dueBy(elapsedMs);
     // Both clocks are read once a round: intended moments are kept on the clock that the receiver stamps arrivals with.
@@ -200,7 +210,12 @@ function closedSchedule(load: Extract<Load, { loop: 'closed' }>): Schedule {
  */
 function requestWriter(plan: GeneratorPlan): (n: number) => string {
   const run = randomBytes(6).toString('hex');
-  const bodyStart = `{"type":${JSON.stringify(plan.eventType)},"run":"${run}","id":"`;
+  const writers = plan.eventTypes.map((type) => typeWriter(plan, type, run));
+  return (n) => writers[n % writers.length]!(n);
+}
+
+function typeWriter(plan: GeneratorPlan, eventType: string, run: string): (n: number) => string {
+  const bodyStart = `{"type":${JSON.stringify(eventType)},"run":"${run}","id":"`;
   const digits = 10;
   const used = Buffer.byteLength(bodyStart) + digits + '","filling":""}'.length;
   const filling = randomBytes(Math.max(0, plan.payloadBytes - used))

@@ -41,6 +41,48 @@ describe('the command line', () => {
     });
   });
 
+  it('has defaults of its own for neighbours', () => {
+    expect(parseOptions(['neighbours'])).toMatchObject({
+      rate: 400,
+      seconds: 20,
+      endpoints: 20,
+      target: { dispatchers: 2, reconcilers: 1 },
+      neighbours: {
+        scenarios: ['dead', 'hang', 'trickle', 'flood', 'flap', 'slow50', 'held-key'],
+        pairs: 5,
+        backlog: null,
+        bad: { ratePerSecond: 10, burst: 20, maxInFlight: 8 },
+      },
+    });
+    expect(parseOptions(['sustained'])?.neighbours).toBeNull();
+  });
+
+  it('picks scenarios, and has a second reconciler where the leader is to go', () => {
+    const options = parseOptions([
+      'neighbours',
+      '--scenario',
+      'hang,dead',
+      '--scenario',
+      'flood',
+      '--healthy-rate',
+      '50',
+      '--bad-rate',
+      '0.5',
+      '--change-leader-at',
+      '5',
+    ]);
+    expect(options).toMatchObject({
+      rate: 50,
+      target: { reconcilers: 2 },
+      neighbours: {
+        scenarios: ['dead', 'hang', 'flood'],
+        bad: { ratePerSecond: 0.5 },
+        changeLeaderAtSeconds: 5,
+        restartPostgresAtSeconds: null,
+      },
+    });
+  });
+
   it('is asked for help', () => {
     expect(parseOptions(['--help'])).toBeNull();
   });
@@ -56,6 +98,11 @@ describe('the command line', () => {
     [['sustained', '--env', 'NOVALUE']],
     [['ingest', '--loop', 'neither']],
     [['drain', '--profile', 'postgres']],
+    [['neighbours', '--scenario', 'nice']],
+    [['neighbours', '--pairs', '0']],
+    [['neighbours', '--bad-rate', '0']],
+    [['neighbours', '--seconds', '10', '--restart-postgres-at', '10']],
+    [['neighbours', '--api', 'http://127.0.0.1:1', '--key', 'k', '--receiver', 'http://r:9']],
     [['sustained', '--api', 'http://127.0.0.1:1']],
     [['sustained', '--api', 'https://127.0.0.1:1', '--key', 'k', '--receiver', 'http://r:9']],
     [['drain', '--api', 'http://127.0.0.1:1', '--key', 'k', '--receiver', 'http://r:9']],

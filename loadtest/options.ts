@@ -1,27 +1,37 @@
 import { parseArgs } from 'node:util';
+import { pairs, UsageError, whole } from './arguments.ts';
+import {
+  NEIGHBOUR_ARGUMENTS,
+  NEIGHBOURS_USAGE,
+  type NeighbourOptions,
+  neighbourOptions,
+} from './neighbours/options.ts';
+
+export { UsageError } from './arguments.ts';
 
 export const USAGE = `Usage: npm run loadtest -- <mode> [options]
 
   drain       accept a backlog with no dispatcher running, then start them and time the delivery of all of it
   sustained   hold a rate of events, whatever the answers, and time each from its intended send to its arrival
   ingest      accept only, no dispatcher: a closed loop, then an open one at a rate
+  neighbours  healthy endpoints at a steady rate without and with a bad one beside them, in turn
 
 Load
   --events N        drain: how many (60000)
   --rate N          sustained, ingest: events per second (5000, 8000)
   --seconds N       sustained, ingest: how long each loop runs, ramp included (60, 15)
   --ramp N          seconds in which an open loop climbs to its rate (3)
-  --warmup N        seconds from the start that latency and CPU leave out, ramp included (5)
+  --warmup N        seconds from the start that latency and CPU leave out, ramp included (5; neighbours 8)
   --loop WHICH      ingest: closed, open or both (both)
   --endpoints N     endpoints that match each event (1)
-  --connections N   of the generator (256)
+  --connections N   of the generator (256; neighbours 64)
   --payload N       bytes of each event (300)
   --keyed           give each event an idempotency key
   --verify          let the receiver check every signature
   --wait N          seconds to wait for what is still on its way, at most (120)
 
 The fleet (private, started and stopped by the run)
-  --apis N  --dispatchers N          processes of each (1)
+  --apis N  --dispatchers N          processes of each (1; neighbours two dispatchers)
   --no-redis                         run without a broker
   --env NAME=VALUE                   a setting for all services; may be repeated
   --pg NAME=VALUE                    a setting of the Postgres server; may be repeated
@@ -35,11 +45,14 @@ A fleet that runs already
   --receiver URL                     a receiver (npm run receiver) that its dispatchers can reach
   --database URL                     to tell lost from late, and for the figures of Postgres
 
+${NEIGHBOURS_USAGE}
+
 Results
   --json PATH                        write all figures to a file
-Exit code: 0 all accepted events arrived, 1 some did not, 2 wrong usage.`;
+Exit code: 0 all accepted events arrived (and no bound of neighbours was passed), 1 some did not, 2 wrong usage.`;
 
-export type Mode = 'drain' | 'sustained' | 'ingest';
+export const MODES = ['drain', 'sustained', 'ingest', 'neighbours'] as const;
+export type Mode = (typeof MODES)[number];
 
 export interface LoadTestOptions {
   mode: Mode;
@@ -56,6 +69,8 @@ export interface LoadTestOptions {
   verify: boolean;
   waitSeconds: number;
   json: string | null;
+  /** Of the mode `neighbours` alone. */
+  neighbours: NeighbourOptions | null;
   target: PrivateTarget | RunningTarget;
 }
 
@@ -63,6 +78,7 @@ export interface PrivateTarget {
   kind: 'private';
   apis: number;
   dispatchers: number;
+  reconcilers: number;
   redis: boolean;
   env: Record<string, string>;
   postgresSettings: Record<string, string>;
@@ -79,15 +95,28 @@ export interface RunningTarget {
   database: string | null;
 }
 
-/** Wrong usage: the message says what, and the usage follows it. */
-export class UsageError extends Error {
-  override readonly name = 'UsageError';
+interface Defaults {
+  rate: string;
+  seconds: string;
+  endpoints: string;
+  connections: string;
+  dispatchers: string;
+  warmup: string;
 }
 
-const DEFAULTS: Record<Mode, { rate: string; seconds: string }> = {
-  drain: { rate: '0', seconds: '600' },
-  sustained: { rate: '5000', seconds: '60' },
-  ingest: { rate: '8000', seconds: '15' },
+const ONE = { endpoints: '1', connections: '256', dispatchers: '1', warmup: '5' };
+const DEFAULTS: Record<Mode, Defaults> = {
+  drain: { ...ONE, rate: '0', seconds: '600' },
+  sustained: { ...ONE, rate: '5000', seconds: '60' },
+  ingest: { ...ONE, rate: '8000', seconds: '15' },
+  neighbours: {
+    rate: '400',
+    seconds: '20',
+    endpoints: '20',
+    connections: '64',
+    dispatchers: '2',
+    warmup: '8',
+  },
 };
 
 /** Reads the command line; null when help was asked for. Throws UsageError. */
@@ -96,22 +125,26 @@ export function parseOptions(args: readonly string[]): LoadTestOptions | null {
   if (values.help) return null;
   const mode = modeOf(positionals);
   const defaults = DEFAULTS[mode];
+  const seconds = whole('seconds', values.seconds ?? defaults.seconds, 1);
+  const neighbours = mode === 'neighbours' ? neighbourOptions(values, seconds) : null;
   return {
     mode,
     events: whole('events', values.events ?? '60000', 1),
-    rate: whole('rate', values.rate ?? defaults.rate, mode === 'drain' ? 0 : 1),
-    seconds: whole('seconds', values.seconds ?? defaults.seconds, 1),
+    rate: rateOf(mode, values),
+    seconds,
     rampSeconds: whole('ramp', values.ramp ?? '3', 0),
-    warmupSeconds: whole('warmup', values.warmup ?? '5', 0),
+    warmupSeconds: whole('warmup', values.warmup ?? defaults.warmup, 0),
     loops: loopsOf(values.loop ?? 'both'),
-    endpoints: whole('endpoints', values.endpoints ?? '1', 1),
-    connections: whole('connections', values.connections ?? '256', 1),
+    endpoints: whole('endpoints', values.endpoints ?? defaults.endpoints, 1),
+    connections: whole('connections', values.connections ?? defaults.connections, 1),
     payloadBytes: whole('payload', values.payload ?? '300', 1),
     keyed: values.keyed ?? false,
     verify: values.verify ?? false,
     waitSeconds: whole('wait', values.wait ?? '120', 1),
     json: values.json ?? null,
-    target: values.api === undefined ? privateTarget(values) : runningTarget(mode, values),
+    neighbours,
+    target:
+      values.api === undefined ? privateTarget(values, defaults, neighbours) : runningTarget(mode, values),
   };
 }
 
@@ -152,7 +185,7 @@ function read(args: readonly string[]) {
     return parseArgs({
       args: [...args],
       allowPositionals: true,
-      options: { ...load, ...more, ...fleet, ...running },
+      options: { ...load, ...more, ...fleet, ...running, ...NEIGHBOUR_ARGUMENTS },
     });
   } catch (error) {
     throw new UsageError((error as Error).message);
@@ -163,15 +196,27 @@ type Values = ReturnType<typeof read>['values'];
 
 function modeOf(positionals: readonly string[]): Mode {
   const [mode, ...rest] = positionals;
-  if (rest.length === 0 && (mode === 'drain' || mode === 'sustained' || mode === 'ingest')) return mode;
-  throw new UsageError('one mode is needed: drain, sustained or ingest');
+  const known = MODES.find((name) => name === mode);
+  if (known && rest.length === 0) return known;
+  throw new UsageError('one mode is needed: drain, sustained, ingest or neighbours');
 }
 
-function privateTarget(values: Values): PrivateTarget {
+function rateOf(mode: Mode, values: Values): number {
+  const { rate } = DEFAULTS[mode];
+  if (mode === 'neighbours') return whole('healthy-rate', values['healthy-rate'] ?? values.rate ?? rate, 1);
+  return whole('rate', values.rate ?? rate, mode === 'drain' ? 0 : 1);
+}
+
+function privateTarget(
+  values: Values,
+  defaults: Defaults,
+  neighbours: NeighbourOptions | null,
+): PrivateTarget {
   return {
     kind: 'private',
     apis: whole('apis', values.apis ?? '1', 1),
-    dispatchers: whole('dispatchers', values.dispatchers ?? '1', 1),
+    dispatchers: whole('dispatchers', values.dispatchers ?? defaults.dispatchers, 1),
+    reconcilers: neighbours?.changeLeaderAtSeconds == null ? 1 : 2,
     redis: !values['no-redis'],
     env: pairs('env', values.env ?? []),
     postgresSettings: pairs('pg', values.pg ?? []),
@@ -183,6 +228,8 @@ function privateTarget(values: Values): PrivateTarget {
 
 function runningTarget(mode: Mode, values: Values): RunningTarget {
   if (mode === 'drain') throw new UsageError('drain starts its own dispatchers, so it cannot use --api');
+  if (mode === 'neighbours')
+    throw new UsageError('neighbours starts a fleet for each half of a pair, so it cannot use --api');
   if (!values.key) throw new UsageError('--api needs --key');
   if (!values.receiver) throw new UsageError('--api needs --receiver, where the deliveries are counted');
   const apis = values.api!.split(',').map((url) => url.replace(/\/$/, ''));
@@ -206,20 +253,4 @@ function loopsOf(word: string): ('closed' | 'open')[] {
   if (word === 'both') return ['closed', 'open'];
   if (word === 'closed' || word === 'open') return [word];
   throw new UsageError('--loop takes closed, open or both');
-}
-
-function whole(name: string, value: string, min: number): number {
-  const number = Number(value);
-  if (/^\d+$/.test(value) && number >= min && number <= 1_000_000_000) return number;
-  throw new UsageError(`--${name} takes a whole number of at least ${min}, and got ${value}`);
-}
-
-function pairs(name: string, entries: readonly string[]): Record<string, string> {
-  return Object.fromEntries(
-    entries.map((entry) => {
-      const equals = entry.indexOf('=');
-      if (equals < 1) throw new UsageError(`--${name} takes NAME=VALUE, and got ${entry}`);
-      return [entry.slice(0, equals), entry.slice(equals + 1)];
-    }),
-  );
 }

@@ -19,6 +19,11 @@ export async function setSecrets(url: string, secrets: readonly string[]): Promi
   await ask(`${url}/secret`, { method: 'POST', body: secrets.join('\n') });
 }
 
+/** Lets deliveries to the toggle of this name through, or not. */
+export async function setToggle(url: string, name: string, on: boolean): Promise<void> {
+  await ask(`${url}/toggle?name=${name}&on=${on ? 1 : 0}`, { method: 'POST' });
+}
+
 export async function receiverSummary(url: string): Promise<ReceiverSummary> {
   return (await ask(`${url}/received?summary=1`)).json() as Promise<ReceiverSummary>;
 }

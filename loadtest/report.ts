@@ -39,7 +39,7 @@ export interface PhasePostgres {
 }
 
 /** Every accepted event × endpoint, looked for by id. */
-export interface Verdict extends Omit<Audit, 'missing' | 'latency' | 'arrivals'> {
+export interface Verdict extends Omit<Audit, 'missing' | 'latency' | 'within' | 'arrivals'> {
   /** Ingest delivers nothing: what it accepted is looked for as committed rows. */
   lookedForAt: 'receiver' | 'postgres' | 'nowhere';
   events: number;
@@ -49,7 +49,7 @@ export interface Verdict extends Omit<Audit, 'missing' | 'latency' | 'arrivals'>
 }
 
 export interface Report {
-  mode: string;
+  mode: 'drain' | 'sustained' | 'ingest';
   startedAt: string;
   options: object;
   machine: Machine;
@@ -117,7 +117,7 @@ export function printableOptions(options: LoadTestOptions): object {
   return { ...load, target: { kind: target.kind, apis: target.apis, receiver: target.receiver } };
 }
 
-export function writeJson(path: string, report: Report): void {
+export function writeJson(path: string, report: object): void {
   writeFileSync(path, `${JSON.stringify(report, null, 2)}\n`);
 }
 

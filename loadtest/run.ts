@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createEndpoint } from './api-client.ts';
-import { type Accepted, type Audit, audit, readAccepted } from './audit.ts';
+import { type Accepted, type Audit, type AuditOptions, audit, readAccepted } from './audit.ts';
 import { type CpuSample, cpuBetween, sampleCpu } from './cpu.ts';
 import type { Database, DatabaseTotals, Whereabouts } from './database.ts';
 import type { Fleet } from './fleet.ts';
@@ -48,7 +48,7 @@ export async function registerEndpoints({ options, fleet }: Run): Promise<void> 
   const secrets: string[] = [];
   for (let n = 1; n <= options.endpoints; n += 1) {
     const url = `${fleet.receiver}/${path}?endpoint=${n}`;
-    secrets.push(await createEndpoint(fleet.apis[0]!, fleet.key, { url, eventType: EVENT_TYPE }));
+    secrets.push((await createEndpoint(fleet.apis[0]!, fleet.key, { url, eventType: EVENT_TYPE })).secret);
   }
   if (options.verify) await setSecrets(fleet.receiver, secrets);
 }
@@ -58,9 +58,14 @@ export interface Sending extends RunningGenerator {
   acceptedFile: string;
 }
 
-export function startSending(run: Run, load: Load, measureFromSeconds: number): Sending {
+export function startSending(
+  run: Run,
+  load: Load,
+  measureFromSeconds: number,
+  eventTypes: readonly string[] = [EVENT_TYPE],
+): Sending {
   const { options, fleet, teardown } = run;
-  const acceptedFile = join(fleet.directory, `accepted-${load.loop}-${Date.now()}`);
+  const acceptedFile = join(fleet.directory, `accepted-${eventTypes[0]}-${load.loop}-${Date.now()}`);
   const generator = startGenerator({
     acceptedFile,
     plan: {
@@ -68,7 +73,7 @@ export function startSending(run: Run, load: Load, measureFromSeconds: number): 
       key: fleet.key,
       connections: options.connections,
       load,
-      eventType: EVENT_TYPE,
+      eventTypes,
       payloadBytes: options.payloadBytes,
       keyed: options.keyed,
       measureFromSeconds,
@@ -164,11 +169,12 @@ export async function auditArrivals(
   run: Run,
   files: readonly string[],
   measuredFromMs: number,
+  windows: NonNullable<AuditOptions['windows']> = {},
 ): Promise<{ verdict: Verdict; found: Audit }> {
   await sleep(DUPLICATE_WATCH_MS);
   const accepted = await readAll(files, run.options.endpoints);
-  const found = await audit(accepted, receivedDeliveries(run.fleet.receiver), { measuredFromMs });
-  const { missing, latency: _, arrivals: __, ...counts } = found;
+  const found = await audit(accepted, receivedDeliveries(run.fleet.receiver), { measuredFromMs, windows });
+  const { missing, latency: _, within: __, arrivals: ___, ...counts } = found;
   const verdict: Verdict = {
     ...counts,
     lookedForAt: 'receiver',

@@ -10,9 +10,12 @@ afterAll(() => rmSync(directory, { recursive: true }));
 
 async function receiver(env: Record<string, string>) {
   const bind = `127.0.0.1:${await freePort()}`;
-  const healthUrl = `http://${bind}/healthz`;
-  const service = { role: 'receiver', name: 'receiver', healthUrl } as const;
-  return { healthUrl, starting: startService(service, { RELAY_RECEIVER_BIND: bind, ...env }, directory) };
+  const url = `http://${bind}`;
+  const service = { role: 'receiver', name: 'receiver', url } as const;
+  return {
+    healthUrl: `${url}/healthz`,
+    starting: startService(service, { RELAY_RECEIVER_BIND: bind, ...env }, directory),
+  };
 }
 
 describe('a service as a process', () => {

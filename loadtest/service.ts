@@ -10,6 +10,7 @@ export type Role = 'api' | 'dispatcher' | 'reconciler' | 'receiver';
 export interface Service {
   readonly role: Role;
   readonly name: string;
+  readonly url: string;
   readonly pid: number;
   /** Throws, with the end of its log, when the process is gone. */
   check(): void;
@@ -19,13 +20,13 @@ export interface Service {
 const READY_WITHIN_MS = 30_000;
 const LOG_TAIL_BYTES = 2000;
 
-/** Starts a built service and waits until `healthUrl` answers 200. Rejects, with the end of its log, when it does not. */
+/** Starts a built service and waits until `/healthz` of its URL answers 200. Rejects, with the end of its log, when it does not. */
 export async function startService(
-  service: { role: Role; name: string; healthUrl: string; profile?: boolean },
+  service: { role: Role; name: string; url: string; profile?: boolean },
   env: Record<string, string>,
   directory: string,
 ): Promise<Service> {
-  const { role, name } = service;
+  const { role, name, url } = service;
   const logFile = join(directory, `${name}.log`);
   const main = join(projectRoot(), 'dist', 'services', role, 'main.js');
   const settings = Object.entries(env).map(([key, value]) => `${key}=${value}`);
@@ -38,6 +39,7 @@ export async function startService(
   const running: Service = {
     role,
     name,
+    url,
     pid: child.pid,
     check() {
       if (!child.alive()) throw new Error(`${name} has ended:\n${tail(logFile)}`);
@@ -45,7 +47,7 @@ export async function startService(
     stop: () => stop(child),
   };
   try {
-    await healthy(running, service.healthUrl);
+    await healthy(running);
     return running;
   } catch (error) {
     await running.stop();
@@ -53,7 +55,8 @@ export async function startService(
   }
 }
 
-async function healthy(service: Service, healthUrl: string): Promise<void> {
+async function healthy(service: Service): Promise<void> {
+  const healthUrl = `${service.url}/healthz`;
   const deadline = Date.now() + READY_WITHIN_MS;
   for (;;) {
     service.check();

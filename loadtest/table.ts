@@ -1,6 +1,8 @@
 import type { LatencySummary } from './latency.ts';
 import type { Phase, PhaseCpu, PhasePostgres, Report, Verdict } from './report.ts';
 
+const STATEMENTS_SHOWN = 12;
+
 /** The report as people read it on a terminal. */
 export function printReport(report: Report): string {
   const { machine } = report;
@@ -71,10 +73,12 @@ function postgresLines(postgres: PhasePostgres, per: string): string[] {
   const one = per === 'events' ? 'event' : 'delivery';
   return [
     `  Postgres          ${count(postgres.walBytesPerItem)} bytes of WAL and ${postgres.commitsPerItem} commits per ${one}`,
-    ...(postgres.statements ?? []).map(
-      ({ calls, rows, totalMs, text }) =>
-        `    ${count(totalMs).padStart(8)} ms ${count(calls).padStart(9)} calls ${count(rows).padStart(10)} rows  ${text}`,
-    ),
+    ...(postgres.statements ?? [])
+      .slice(0, STATEMENTS_SHOWN)
+      .map(
+        ({ calls, rows, totalMs, text }) =>
+          `    ${count(totalMs).padStart(8)} ms ${count(calls).padStart(9)} calls ${count(rows).padStart(10)} rows  ${text}`,
+      ),
   ];
 }
 
