@@ -5,10 +5,12 @@ import { createTestDatabase, type TestDatabase } from '../../services/testing/da
 import {
   accept,
   acceptedIds,
+  acceptKeyed,
   givenEndpoint,
   givenOne,
   givenOwed,
   givenTenant,
+  keyedEvent,
   newEvent,
 } from '../../services/testing/given-queue.ts';
 import { queueRow } from '../../services/testing/stored-rows.ts';
@@ -235,6 +237,41 @@ describe('the moments of an accepted delivery', () => {
     expect(late.look_in).toBeLessThan(30_500);
     const scheduled = await givenOne(pool, { expiresAt: inMs(10_000), deliverAt: inMs(600_000) });
     expect((await queueRow(pool, scheduled)).look_in).toBeLessThan(10_500);
+  });
+});
+
+describe('the lane of an accepted delivery', () => {
+  const laneOf = async (id: string) => (await queueRow(pool, id)).lane;
+
+  it('is express, and bulk for the endpoints that the caller names', async () => {
+    const tenantId = await givenTenant(pool);
+    const patterns = ['lanes.*'];
+    const endpoints = await Promise.all([1, 2, 3].map(() => givenEndpoint(pool, { patterns, tenantId })));
+    const bulkEndpoints = [endpoints[1]!];
+    const events = [{ type: 'lanes.a' }, { targetEndpointId: endpoints[1]! }, { type: 'other' }].map(
+      (event) => newEvent({ ...event, tenantId }),
+    );
+    const results = await accept(pool, events, { announced: true, bulkEndpoints });
+    for (const result of results) {
+      if (result.kind !== 'accepted') throw new Error(result.kind);
+      expect(result.endpointIds).toHaveLength(result.deliveryIds.length);
+      for (const [place, id] of result.deliveryIds.entries()) {
+        expect(await endpointsOf([id])).toEqual([result.endpointIds[place]]);
+        expect(await laneOf(id)).toBe(bulkEndpoints.includes(result.endpointIds[place]!) ? 1 : 0);
+      }
+    }
+    expect(results.map((result) => result.kind === 'accepted' && result.endpointIds.length)).toEqual([
+      3, 1, 0,
+    ]);
+  });
+
+  it('is told for a keyed event too, and only by the one that made it', async () => {
+    const endpointId = await givenEndpoint(pool, { patterns: ['lanes.keyed'] });
+    const event = keyedEvent(randomUUID(), { type: 'lanes.keyed', targetEndpointId: endpointId });
+    const [first] = await acceptKeyed(pool, [event], { bulkEndpoints: [endpointId] });
+    expect(first).toMatchObject({ kind: 'accepted', endpointIds: [endpointId] });
+    expect(await laneOf(acceptedIds(first)[0]!)).toBe(1);
+    expect(await acceptKeyed(pool, [event])).toMatchObject([{ kind: 'replayed' }]);
   });
 });
 

@@ -27,10 +27,19 @@ export interface KeyedEvent extends NewEvent {
 export interface AcceptOptions {
   /** True when the row ids will be put on the stream after the commit; false in poll mode, where they are due to be found now. */
   announced: boolean;
+  /** Deliveries to these endpoints are put on the bulk lane; few, because each row is compared with all of them. None unless said. */
+  bulkEndpoints?: readonly string[];
 }
 
 export type Accepted =
-  | { kind: 'accepted'; eventId: string; deliveryIds: string[]; announce: boolean }
+  /** `endpointIds` stand in the order of `deliveryIds`. */
+  | {
+      kind: 'accepted';
+      eventId: string;
+      deliveryIds: string[];
+      endpointIds: string[];
+      announce: boolean;
+    }
   | { kind: 'no_target' }
   | { kind: 'too_many_deliveries' };
 
@@ -81,7 +90,8 @@ new_event as (
 ),
 owed as materialized (
   select (a.stem || lpad(to_hex(u.n), 4, '0'))::uuid as delivery_id, a.event_id, u.endpoint_id, a.tenant_id,
-    greatest(a.deliver_at, now()) as due_at, a.expires_at, $10::boolean and coalesce(a.deliver_at <= now(), true) as announced
+    greatest(a.deliver_at, now()) as due_at, a.expires_at, $10::boolean and coalesce(a.deliver_at <= now(), true) as announced,
+    case when u.endpoint_id = any($11::uuid[]) then 1 else 0 end as lane
   from admitted a, unnest(a.endpoint_ids) with ordinality u(endpoint_id, n)
   where a.won
 ),
@@ -90,10 +100,10 @@ new_delivery as (
   select delivery_id, event_id, endpoint_id, tenant_id from owed
 ),
 new_queue as (
-  insert into relay.queue (delivery_id, endpoint_id, event_id, due_at, look_at, announced_at, expires_at)
+  insert into relay.queue (delivery_id, endpoint_id, event_id, due_at, look_at, announced_at, expires_at, lane)
   select delivery_id, endpoint_id, event_id, due_at,
     least(case when announced then now() + interval '${STALL_MS} ms' else due_at end, expires_at),
-    case when announced then now() end, expires_at
+    case when announced then now() end, expires_at, lane
   from owed
 )`;
 
@@ -103,19 +113,20 @@ const PLAIN = `with ${REQUESTS}${FROM_ARRAYS})
 ${MATCHED},
 admitted as not materialized (select m.*, m.admissible as won from matched m),
 ${WRITES}
-select ord, event_id, won, coalesce(cardinality(endpoint_ids), 0) as matches, deliver_at <= now() is not false as due
+select ord, event_id, won, coalesce(cardinality(endpoint_ids), 0) as matches, deliver_at <= now() is not false as due,
+  case when won then array_to_string(endpoint_ids, ' ') end as endpoints
 from admitted`;
 
 // Keys are inserted first and in one order everywhere, so that two statements that share keys wait for each other instead of
 // deadlocking. The limit makes `prior` a probe for each request: a plain join may read the whole index once, as long as the planner
 // takes the table for small. What it reads is what the statement's snapshot saw.
-const KEYED = `with ${REQUESTS}, t.key, t.digest${FROM_ARRAYS}, $11::text[], $12::bytea[])
+const KEYED = `with ${REQUESTS}, t.key, t.digest${FROM_ARRAYS}, $12::text[], $13::bytea[])
     with ordinality t(tail, tenant_id, type, content_type, payload, candidates, target_id, deliver_at, expires_at, key, digest, ord)
 ),
 ${MATCHED},
 claimed as (
   insert into relay.idempotency_keys (tenant_id, key, digest, event_id, expires_at)
-  select tenant_id, key, digest, event_id, now() + $13::double precision * interval '1 ms'
+  select tenant_id, key, digest, event_id, now() + $14::double precision * interval '1 ms'
   from matched where admissible order by tenant_id, key collate "C"
   on conflict do nothing
   returning event_id
@@ -125,7 +136,7 @@ admitted as materialized (
 ),
 ${WRITES}
 select a.ord, a.event_id, a.won, a.admissible, coalesce(cardinality(a.endpoint_ids), 0) as matches,
-  a.deliver_at <= now() is not false as due,
+  a.deliver_at <= now() is not false as due, case when a.won then array_to_string(a.endpoint_ids, ' ') end as endpoints,
   prior.event_id as prior_event_id, prior.digest = a.digest as same_request, prior.expires_at <= now() as prior_expired
 from admitted a
 left join lateral (
@@ -139,6 +150,8 @@ interface PlainRow {
   won: boolean;
   matches: number;
   due: boolean;
+  /** Of an event that won; null when it has none. */
+  endpoints: string | null;
 }
 
 interface KeyedRow extends PlainRow {
@@ -201,7 +214,9 @@ function toAccepted(row: PlainRow, won: boolean, options: AcceptOptions): Accept
     const deliveryIds = Array.from({ length: row.matches }, (_, index) =>
       deliveryId(row.event_id, index + 1),
     );
-    return { kind: 'accepted', eventId: row.event_id, deliveryIds, announce: options.announced && row.due };
+    const endpointIds = row.endpoints ? row.endpoints.split(' ') : [];
+    const announce = options.announced && row.due;
+    return { kind: 'accepted', eventId: row.event_id, deliveryIds, endpointIds, announce };
   }
   return row.matches > MAX_DELIVERIES_PER_EVENT ? { kind: 'too_many_deliveries' } : { kind: 'no_target' };
 }
@@ -219,6 +234,7 @@ function requestArrays(events: readonly NewEvent[], options: AcceptOptions): unk
     plainArray(events.map((event) => event.deliverAt?.toISOString() ?? null)),
     plainArray(events.map((event) => event.expiresAt?.toISOString() ?? null)),
     options.announced,
+    plainArray(options.bulkEndpoints ?? []),
   ];
 }
 

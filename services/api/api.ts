@@ -73,6 +73,7 @@ async function start(
     generalPool: pools.general,
     link,
     pollMode: () => member.pollMode,
+    liveApis: () => member.fleet.liveApis,
     metrics: counted,
     log,
     lanes: config.ingestConnections,

@@ -43,6 +43,7 @@ export function givenAcceptor(
     generalPool: pool('general', 4),
     link: null,
     pollMode: () => false,
+    liveApis: () => 1,
     metrics: ingestMetrics(metrics, { queued: () => acceptor.queued }),
     log: pino({}, { write: (line: string) => void lines.push(JSON.parse(line)) }),
     lanes: 2,

@@ -74,7 +74,7 @@ export function accept(pool: pg.Pool, events: readonly NewEvent[], options = ANN
 export function acceptKeyed(
   pool: pg.Pool,
   events: readonly KeyedEvent[],
-  options: { announced?: boolean; retentionMs?: number } = {},
+  options: Partial<AcceptOptions> & { retentionMs?: number } = {},
 ): Promise<KeyedOutcome[]> {
   return withClient(pool, (client) =>
     acceptKeyedEvents(client, events, { announced: true, retentionMs: 86_400_000, ...options }),

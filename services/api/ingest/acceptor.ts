@@ -4,9 +4,11 @@ import { requestDigest } from '../../../lib/domain/idempotency-key.ts';
 import type { IngestMetrics } from '../../../lib/metrics/ingest.ts';
 import { Batcher } from '../../../lib/runtime/batcher.ts';
 import type { Logger } from '../../../lib/runtime/log.ts';
+import { readEndpointRates } from '../../../lib/store/endpoint-rates.ts';
 import { Announcements } from './announcements.ts';
 import { commitKeyed } from './commit-keyed.ts';
 import { commitPlain } from './commit-plain.ts';
+import { Lanes } from './lanes.ts';
 import { type AcceptResult, type EventRequest, keyOf, type Member } from './member.ts';
 
 export type { AcceptResult, EventRequest } from './member.ts';
@@ -29,6 +31,8 @@ export interface AcceptorOptions {
   generalPool: pg.Pool;
   link: RedisLink | null;
   pollMode: () => boolean;
+  /** How many APIs share the endpoints' rates between them. */
+  liveApis: () => number;
   metrics: IngestMetrics;
   log: Logger;
   lanes: number;
@@ -39,7 +43,8 @@ export interface AcceptorOptions {
 }
 
 /** What the two kinds of commit share. */
-export interface CommitContext extends AcceptorOptions {
+export interface CommitContext extends Omit<AcceptorOptions, 'lanes'> {
+  lanes: Lanes;
   announcements: Announcements;
   /**
    * Keys known to be held by an open transaction, until when (performance.now): requests for them go alone at once, so that batches do not
@@ -64,6 +69,7 @@ export function createAcceptor(options: AcceptorOptions): Acceptor {
 class GroupCommit implements Acceptor {
   readonly #options: AcceptorOptions;
   readonly #announcements: Announcements;
+  readonly #lanes: Lanes;
   readonly #plain: Batcher<Member>;
   readonly #keyed: Batcher<Member>;
   /** The request that is on its way for each key; others with that key follow it. */
@@ -75,8 +81,14 @@ class GroupCommit implements Acceptor {
   constructor(options: AcceptorOptions) {
     this.#options = options;
     this.#announcements = new Announcements({ ...options, pool: options.generalPool });
+    this.#lanes = new Lanes({
+      readRates: (ids) => readEndpointRates(options.generalPool, ids),
+      liveApis: options.liveApis,
+      log: options.log,
+    });
     const context: CommitContext = {
       ...options,
+      lanes: this.#lanes,
       announcements: this.#announcements,
       heldUntil: new Map(),
       again: (member) => this.#keyed.add(member),
@@ -110,7 +122,7 @@ class GroupCommit implements Acceptor {
   async close(): Promise<void> {
     if (this.#waiting > 0) await new Promise<void>((resolve) => this.#idle.push(resolve));
     await Promise.all([this.#plain.drain(), this.#keyed.drain()]);
-    await this.#announcements.drain();
+    await Promise.all([this.#announcements.drain(), this.#lanes.idle()]);
   }
 
   #enter(member: Member): void {

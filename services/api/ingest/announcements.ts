@@ -2,6 +2,7 @@ import type pg from 'pg';
 import { announce } from '../../../lib/broker/announcer.ts';
 import type { RedisLink } from '../../../lib/broker/link.ts';
 import { MAX_BATCH } from '../../../lib/domain/limits.ts';
+import { LANES, type Lane } from '../../../lib/domain/vocabulary.ts';
 import type { IngestMetrics } from '../../../lib/metrics/ingest.ts';
 import type { Logger } from '../../../lib/runtime/log.ts';
 import { unannounce } from '../../../lib/store/ingest.ts';
@@ -29,7 +30,7 @@ export class Announcements {
   readonly #options: AnnouncementOptions;
   readonly #open = new Set<Promise<void>>();
   #notifyTimer: NodeJS.Timeout | null = null;
-  #pending: string[] = [];
+  readonly #pending: Record<Lane, string[]> = { express: [], bulk: [] };
   #announceTimer: NodeJS.Timeout | null = null;
   #announcedAt = Number.NEGATIVE_INFINITY;
 
@@ -37,12 +38,13 @@ export class Announcements {
     this.#options = options;
   }
 
-  /** Puts ids on the stream, a few milliseconds late at most. */
-  announce(deliveryIds: readonly string[]): void {
+  /** Puts ids on a lane's stream, a few milliseconds late at most. */
+  announce(deliveryIds: readonly string[], lane: Lane): void {
     if (deliveryIds.length === 0) return;
-    for (const id of deliveryIds) this.#pending.push(id);
+    const pending = this.#pending[lane];
+    for (const id of deliveryIds) pending.push(id);
     const waitMs = this.#announcedAt + ANNOUNCE_EVERY_MS - performance.now();
-    if (waitMs <= 0 || this.#pending.length >= MAX_BATCH) this.#flush();
+    if (waitMs <= 0 || pending.length >= MAX_BATCH) this.#flush();
     else this.#announceTimer ??= setTimeout(() => this.#flush(), waitMs);
   }
 
@@ -64,9 +66,12 @@ export class Announcements {
   #flush(): void {
     if (this.#announceTimer) clearTimeout(this.#announceTimer);
     this.#announceTimer = null;
-    if (this.#pending.length === 0) return;
-    this.#announcedAt = performance.now();
-    this.#track(this.#announce(this.#pending.splice(0)));
+    for (const lane of LANES) {
+      const ids = this.#pending[lane].splice(0);
+      if (ids.length === 0) continue;
+      this.#announcedAt = performance.now();
+      this.#track(this.#announce(ids, lane));
+    }
   }
 
   #notify(): void {
@@ -74,9 +79,9 @@ export class Announcements {
     this.#track(notifyQueue(this.#options.pool));
   }
 
-  async #announce(deliveryIds: readonly string[]): Promise<void> {
+  async #announce(deliveryIds: readonly string[], lane: Lane): Promise<void> {
     const { link, metrics, pool } = this.#options;
-    const failed = link ? await announce(link, deliveryIds) : [...deliveryIds];
+    const failed = link ? await announce(link, deliveryIds, lane) : [...deliveryIds];
     metrics.announced.inc(deliveryIds.length - failed.length);
     if (failed.length === 0) return;
     metrics.announceFailed.inc(failed.length);

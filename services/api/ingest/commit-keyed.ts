@@ -10,7 +10,7 @@ import {
   type KeyedOutcome,
 } from '../../../lib/store/ingest.ts';
 import type { CommitContext } from './acceptor.ts';
-import { answerAccepted, dropStale, withConnection } from './commit.ts';
+import { acceptOptions, answerAccepted, dropStale, withConnection } from './commit.ts';
 import { answerAlone, settleFailure } from './commit-plain.ts';
 import { keyOf, type Member } from './member.ts';
 
@@ -44,12 +44,10 @@ async function commit(
   members: readonly Member[],
 ): Promise<void> {
   context.metrics.batchSize.observe(members.length);
-  const outcomes = await acceptKeyedEvents(client, members.map(toKeyedEvent), {
-    announced: !context.pollMode(),
-    retentionMs: context.retentionMs,
-  });
+  const options = { ...acceptOptions(context), retentionMs: context.retentionMs };
+  const outcomes = await acceptKeyedEvents(client, members.map(toKeyedEvent), options);
   // What is committed is answered and announced whatever follows.
-  answerAccepted(context, members, outcomes.map(acceptedOnly));
+  answerAccepted(context, members, outcomes.map(acceptedOnly), options);
   await answerOthers(context, members, outcomes);
 }
 

@@ -2,7 +2,14 @@ import type pg from 'pg';
 import { isTransient, judgeFailure } from '../../../lib/store/failure.ts';
 import { acceptEvents } from '../../../lib/store/ingest.ts';
 import type { CommitContext } from './acceptor.ts';
-import { answerAccepted, answerAll, type Connected, dropStale, withConnection } from './commit.ts';
+import {
+  acceptOptions,
+  answerAccepted,
+  answerAll,
+  type Connected,
+  dropStale,
+  withConnection,
+} from './commit.ts';
 import type { Member } from './member.ts';
 
 const TRIES = 3;
@@ -40,14 +47,14 @@ async function commit(
   client: pg.PoolClient,
   members: readonly Member[],
 ): Promise<void> {
-  const announced = !context.pollMode();
+  const options = acceptOptions(context);
   context.metrics.batchSize.observe(members.length);
   const results = await acceptEvents(
     client,
     members.map((member) => member.request),
-    { announced },
+    options,
   );
-  answerAccepted(context, members, results);
+  answerAccepted(context, members, results, options);
 }
 
 /**

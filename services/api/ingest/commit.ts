@@ -49,13 +49,29 @@ export function answerAll(members: readonly Member[], result: AcceptResult): voi
   for (const member of members) member.answer(result);
 }
 
-/** Answers what was decided for good, then tells the dispatchers. Results stand in the order of the members. */
+export interface LaneChoice {
+  announced: boolean;
+  /** Whose events go on the bulk lane. */
+  bulkEndpoints: readonly string[];
+}
+
+/** How a statement that begins now announces its rows. In poll mode nobody reads the lanes. */
+export function acceptOptions({ pollMode, lanes }: CommitContext): LaneChoice {
+  const announced = !pollMode();
+  return { announced, bulkEndpoints: announced ? [...lanes.over()] : [] };
+}
+
+/**
+ * Answers what was decided for good, then tells the dispatchers, on the lanes that the rows were given. Results stand in the order of the
+ * members.
+ */
 export function answerAccepted(
   context: CommitContext,
   members: readonly Member[],
   results: readonly (Accepted | null)[],
+  choice: LaneChoice,
 ): void {
-  const announced: string[] = [];
+  const announced = new Announced(choice.bulkEndpoints);
   let found = false;
   for (const [index, member] of members.entries()) {
     const result = results[index];
@@ -64,7 +80,7 @@ export function answerAccepted(
       member.answer(result);
       continue;
     }
-    if (result.announce) announced.push(...result.deliveryIds);
+    if (result.announce) announced.add(result);
     else found ||= result.deliveryIds.length > 0;
     member.answer({
       kind: 'accepted',
@@ -73,6 +89,31 @@ export function answerAccepted(
       replayed: false,
     });
   }
-  context.announcements.announce(announced);
+  context.announcements.announce(announced.express, 'express');
+  context.announcements.announce(announced.bulk, 'bulk');
+  context.lanes.account(announced.expressEndpoints);
   if (found) context.announcements.wakePollers();
+}
+
+/** The ids of a commit by lane. */
+class Announced {
+  readonly express: string[] = [];
+  readonly bulk: string[] = [];
+  readonly expressEndpoints: string[] = [];
+  readonly #bulkEndpoints: ReadonlySet<string>;
+
+  constructor(bulkEndpoints: readonly string[]) {
+    this.#bulkEndpoints = new Set(bulkEndpoints);
+  }
+
+  add({ deliveryIds, endpointIds }: Extract<Accepted, { kind: 'accepted' }>): void {
+    for (const [place, id] of deliveryIds.entries()) {
+      const endpointId = endpointIds[place] ?? '';
+      if (this.#bulkEndpoints.has(endpointId)) this.bulk.push(id);
+      else {
+        this.express.push(id);
+        this.expressEndpoints.push(endpointId);
+      }
+    }
+  }
 }
