@@ -4,6 +4,7 @@ import { deliveryRoutes } from './routes/deliveries.ts';
 import { endpointSwitchRoutes } from './routes/endpoint-switches.ts';
 import { endpointRoutes } from './routes/endpoints.ts';
 import { postEventRoute } from './routes/events.ts';
+import { explainRoutes } from './routes/explain.ts';
 import { healthRoutes } from './routes/health.ts';
 import { keyRoutes } from './routes/keys.ts';
 import { tenantRoutes } from './routes/tenants.ts';
@@ -12,6 +13,7 @@ import { tenantRoutes } from './routes/tenants.ts';
 export const routes: readonly Route[] = [
   postEventRoute,
   ...deliveryRoutes,
+  ...explainRoutes,
   ...deadLetterRoutes,
   ...endpointRoutes,
   ...endpointSwitchRoutes,

@@ -16,7 +16,10 @@ const LONGEST_PAUSE_SECONDS = 366 * 86_400;
 
 const Pause = z
   .strictObject({
-    until: moment().nullable().optional().meta({ description: 'Null, or left out: without an end.' }),
+    until: moment()
+      .nullable()
+      .optional()
+      .meta({ type: ['string', 'null'], description: 'Null, or left out: without an end.' }),
     for_seconds: number({ min: 0, above: true, max: LONGEST_PAUSE_SECONDS })
       .optional()
       .meta({ description: "Counted from now by the database's clock." }),
