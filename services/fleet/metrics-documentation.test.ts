@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { deliveryMetrics } from '../../lib/metrics/delivery.ts';
 import { ingestMetrics } from '../../lib/metrics/ingest.ts';
 import { registerProcessMetrics } from '../../lib/metrics/process.ts';
+import { rateMetrics } from '../../lib/metrics/rate.ts';
 import { EMPTY_GAUGES, reconcileMetrics } from '../../lib/metrics/reconcile.ts';
 import { Metrics } from '../../lib/metrics/registry.ts';
 import { httpMetrics } from '../api/metrics.ts';
@@ -31,9 +32,11 @@ const PROCESSES: Record<string, (metrics: Metrics) => void> = {
       oldestUnsettledMs: zero,
       idleClients: zero,
     });
+    rateMetrics(metrics);
   },
   reconciler: (metrics) => {
     reconcileMetrics(metrics, { leader: () => false, gauges: () => EMPTY_GAUGES });
+    rateMetrics(metrics);
   },
 };
 

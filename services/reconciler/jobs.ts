@@ -47,7 +47,7 @@ export class EndpointJobs {
     this.loop = new Loop({
       name: 'endpoint-jobs',
       log: options.log,
-      round: (signal) => this.#round(signal),
+      round: (signal) => this.round(signal),
     });
   }
 
@@ -60,14 +60,15 @@ export class EndpointJobs {
     return this.loop.stop();
   }
 
-  async #round(signal: AbortSignal): Promise<number> {
+  /** One round; returns how long to wait before the next, ms. */
+  async round(signal?: AbortSignal): Promise<number> {
     if (!this.#options.leader()) return IDLE_MS;
     const startedAt = performance.now();
     const fromFirst = this.#after === null;
     const jobs = await listJobs(this.#options.pool, { after: this.#after, limit: JOBS_A_ROUND });
     let moved = false;
     for (const job of jobs) {
-      if (signal.aborted) return 0;
+      if (signal?.aborted) return 0;
       // Before the step: one that fails every time must not keep the others from theirs.
       this.#after = job;
       moved = (await this.#step(job)) || moved;

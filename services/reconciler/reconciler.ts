@@ -1,14 +1,18 @@
 import type { ReconcilerConfig } from '../../lib/config/reconciler.ts';
 import { registerProcessMetrics } from '../../lib/metrics/process.ts';
+import { rateMetrics } from '../../lib/metrics/rate.ts';
 import { reconcileMetrics } from '../../lib/metrics/reconcile.ts';
 import { Metrics } from '../../lib/metrics/registry.ts';
 import type { RunningService } from '../../lib/runtime/lifecycle.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
 import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
+import { readHorizons } from '../../lib/store/slots.ts';
 import { loggedPool, startLink } from '../fleet/connections.ts';
 import { FleetMember } from '../fleet/member.ts';
+import { FleetRateLimiter } from '../fleet/rate-limiter.ts';
 import { startStatusServer } from '../fleet/status-server.ts';
+import { EndpointJobs } from './jobs.ts';
 import { Leader } from './leader.ts';
 import { Upkeep } from './upkeep.ts';
 
@@ -30,6 +34,10 @@ export async function startReconciler({
       max: 3,
       applicationName: 'relay-reconciler',
     },
+    log,
+  );
+  const jobsPool = loggedPool(
+    { url: config.databaseUrl, purpose: 'sweep', max: 1, applicationName: 'relay-reconciler-jobs' },
     log,
   );
   await warnUnlessDurable(pool, log);
@@ -56,9 +64,23 @@ export async function startReconciler({
     metrics: counted,
     log,
   });
+  const jobs = new EndpointJobs({
+    pool: jobsPool,
+    limiter: new FleetRateLimiter({
+      link,
+      readHorizons: (endpoints) => readHorizons(jobsPool, endpoints),
+      // It gives out slots and sends nothing, and only the leader does: nobody has a part of the rate beside it.
+      liveDispatchers: () => 1,
+      metrics: rateMetrics(metrics),
+    }),
+    leader: () => leader.leading,
+    metrics: counted,
+    log,
+  });
   await leader.start();
   upkeep.start();
-  const loops = [member.loop, leader.loop, ...upkeep.loops];
+  jobs.start();
+  const loops = [member.loop, leader.loop, jobs.loop, ...upkeep.loops];
   registerProcessMetrics(
     metrics,
     loops.map((loop) => loop.name),
@@ -74,9 +96,9 @@ export async function startReconciler({
   return {
     metricsUrl: status.url,
     async stop() {
-      await Promise.all([leader.stop(), upkeep.stop()]);
+      await Promise.all([leader.stop(), upkeep.stop(), jobs.stop()]);
       await member.stop();
-      await Promise.all([status.close(), link?.stop(), pool.end()]);
+      await Promise.all([status.close(), link?.stop(), pool.end(), jobsPool.end()]);
       log.info('reconciler stopped');
     },
   };
