@@ -215,7 +215,9 @@ describe('an endpoint that somebody else holds', () => {
     const holder = await held(id);
     const recording = recordEvidence(pool, [evidence(id)], POLICY);
     await eventually(async () => {
-      const { rows } = await pool.query(`select from pg_locks where not granted`);
+      const { rows } = await pool.query(
+        `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+      );
       expect(rows).toHaveLength(1);
     }, 1_500);
     await holder.query('update relay.endpoints set breaker_failures = 4 where id = $1', [id]);
