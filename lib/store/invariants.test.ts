@@ -2,17 +2,25 @@ import { randomUUID } from 'node:crypto';
 import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
+import { eventually } from '../../services/testing/eventually.ts';
 import {
   death,
   finishOne,
   givenClaimed,
+  givenEndpoint,
   givenOne,
   givenOwed,
   keepOne,
   retry,
   success,
 } from '../../services/testing/given-queue.ts';
-import { deadLetterReason, findQueueRow, queueRow } from '../../services/testing/stored-rows.ts';
+import {
+  deadLetterReason,
+  findQueueRow,
+  givenWaiting,
+  queueRow,
+  requestCancel,
+} from '../../services/testing/stored-rows.ts';
 import { checkInvariants, type InvariantReport, violations } from './invariants.ts';
 import { createPool } from './pool.ts';
 
@@ -24,7 +32,9 @@ beforeAll(async () => {
   pool = createPool({ url: database.url, purpose: 'general', max: 4, applicationName: 'test' });
 });
 beforeEach(async () => {
-  await pool.query('truncate relay.deliveries, relay.queue, relay.dead_letters, relay.events');
+  await pool.query(
+    'truncate relay.deliveries, relay.queue, relay.dead_letters, relay.events, relay.endpoint_jobs',
+  );
 });
 afterAll(async () => {
   await pool.end();
@@ -37,6 +47,7 @@ const HEALTHY: InvariantReport = {
   queueRowWithoutPending: 0,
   deadWithoutDeadLetter: 0,
   deadLetterWithoutDead: 0,
+  parkedForNobody: 0,
   orphans: 0,
 };
 
@@ -194,5 +205,93 @@ describe('a delivery that is being settled at this moment', () => {
     await settling.query('rollback');
     settling.release();
     await expectFoundAndRepaired('queueRowWithoutPending');
+  });
+});
+
+describe('a parked delivery', () => {
+  async function givenParked(columns: string): Promise<{ id: string; endpointId: string }> {
+    const endpointId = await givenEndpoint(pool, { patterns: ['nothing.else'] });
+    const id = await givenOne(pool, { targetEndpointId: endpointId });
+    await givenWaiting(pool, [id], { parked: true });
+    await pool.query(`update relay.endpoints set ${columns} where id = $1`, [endpointId]);
+    return { id, endpointId };
+  }
+
+  it.each([
+    ['is enabled', 'enabled = true'],
+    ['is paused with an end', `paused_until = now() + interval '1 h', paused_reason = 'operator'`],
+    ['is deleted', 'deleted_at = now()'],
+    [
+      'is deleted while it was paused',
+      `deleted_at = now(), paused_until = 'infinity', paused_reason = 'operator'`,
+    ],
+  ])('whose endpoint %s is due now', async (_, columns) => {
+    const { id } = await givenParked(columns);
+    await expectFoundAndRepaired('parkedForNobody');
+    const row = await queueRow(pool, id);
+    expect(row).toMatchObject({ waiting: null, slot_version: null });
+    expect(row.due_in).toBeLessThanOrEqual(0);
+    expect(row.look_in).toBeLessThanOrEqual(0);
+    await givenClaimed(pool, id);
+  });
+
+  it('whose endpoint is missing is due now, to be refused', async () => {
+    const { id, endpointId } = await givenParked('enabled = true');
+    await pool.query('delete from relay.endpoints where id = $1', [endpointId]);
+    expect(await checkInvariants(pool, { repair: true })).toMatchObject({ parkedForNobody: 1, orphans: 1 });
+    expect((await queueRow(pool, id)).due_in).toBeLessThanOrEqual(0);
+  });
+
+  it.each([
+    ['disabled', `enabled = false, disabled_reason = 'operator'`],
+    ['paused without end', `paused_until = 'infinity', paused_reason = 'operator'`],
+  ])('of an endpoint that is %s is no fault', async (_, columns) => {
+    await givenParked(columns);
+    expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: 1 });
+  });
+
+  it.each(['retime', 'cancel'])('that a %s job will come to is no fault', async (kind) => {
+    const { endpointId } = await givenParked('enabled = true');
+    await pool.query('insert into relay.endpoint_jobs (endpoint_id, kind) values ($1, $2)', [
+      endpointId,
+      kind,
+    ]);
+    expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: 1 });
+  });
+
+  it('that is being cancelled is no fault', async () => {
+    const { id } = await givenParked('deleted_at = now()');
+    await requestCancel(pool, id);
+    expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: 1 });
+  });
+
+  it('whose endpoint is just being paused is judged when that is committed', async () => {
+    const { id, endpointId } = await givenParked('enabled = true');
+    const operator = await pool.connect();
+    await operator.query('begin');
+    await operator.query(
+      `update relay.endpoints set paused_until = 'infinity', paused_reason = 'operator' where id = $1`,
+      [endpointId],
+    );
+    const checked = checkInvariants(pool, { repair: true });
+    await eventually(async () => {
+      const { rows } = await pool.query(
+        `select from pg_stat_activity where wait_event_type = 'Lock' and query like '%for share%'`,
+      );
+      expect(rows.length).toBe(1);
+    });
+    await operator.query('commit');
+    operator.release();
+    expect(await checked).toEqual({ ...HEALTHY, deliveriesChecked: 1 });
+    expect((await queueRow(pool, id)).waiting).toBe('parked');
+  });
+
+  it('is found among many, and all of them are repaired in slices', async () => {
+    const endpointId = await givenEndpoint(pool, { patterns: ['nothing.else'] });
+    const ids = await givenOwed(pool, 5_200, { endpointId });
+    await givenWaiting(pool, ids, { parked: true });
+    const found = { ...HEALTHY, deliveriesChecked: 5_200, parkedForNobody: 5_200 };
+    expect(await checkInvariants(pool, { repair: true })).toEqual(found);
+    expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: 5_200 });
   });
 });

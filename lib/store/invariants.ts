@@ -9,6 +9,8 @@ export interface InvariantReport {
   queueRowWithoutPending: number;
   deadWithoutDeadLetter: number;
   deadLetterWithoutDead: number;
+  /** Parked for an endpoint that is neither disabled nor paused without end, or is gone: nothing would ever wake them. */
+  parkedForNobody: number;
   /** Deliveries whose event or endpoint is missing. Not repaired: an unfinished one ends `refused` when it is claimed. */
   orphans: number;
 }
@@ -22,7 +24,7 @@ export interface InvariantOptions {
 }
 
 type Count = Exclude<keyof InvariantReport, 'deliveriesChecked'>;
-type Repairable = Exclude<Count, 'orphans'>;
+type Repairable = Exclude<Count, 'orphans' | 'parkedForNobody'>;
 
 const SLICE = 5_000;
 const FIRST = '00000000-0000-0000-0000-000000000000';
@@ -62,6 +64,7 @@ export async function checkInvariants(pool: Pool, options: InvariantOptions): Pr
     queueRowWithoutPending: 0,
     deadWithoutDeadLetter: 0,
     deadLetterWithoutDead: 0,
+    parkedForNobody: 0,
     orphans: 0,
   };
   const state: Walk = { after: FIRST, more: true };
@@ -81,6 +84,7 @@ export async function checkInvariants(pool: Pool, options: InvariantOptions): Pr
     await judge(pool, suspects, report, options.repair);
   });
   await judgeStrays(pool, report, options);
+  await judgeParked(pool, report, options);
   return report;
 }
 
@@ -172,6 +176,67 @@ async function judgeStrays(pool: Pool, report: InvariantReport, options: Invaria
       }
     });
   }
+}
+
+// Whatever lets an endpoint's deliveries go asks, in the same transaction, for the job that times them anew or cancels them, and that job ends
+// only when none is left. So while it is there nothing is wrong yet.
+const PARKED_FOR_NOBODY = `q.due_at = 'infinity' and not q.cancel_requested
+  and (n.enabled and n.deleted_at is null and n.paused_until is distinct from 'infinity' or n.id is null or n.deleted_at is not null)
+  and not exists (select from relay.endpoint_jobs j where j.endpoint_id = q.endpoint_id)`;
+
+const PARKED_SUSPECTS = `
+with q as materialized (
+  select delivery_id, endpoint_id, due_at, cancel_requested from relay.queue where delivery_id > $1 order by delivery_id limit ${SLICE}
+)
+select max(q.delivery_id::text) as last, coalesce(array_agg(q.delivery_id) filter (where ${PARKED_FOR_NOBODY}), '{}') as suspects
+from q left join relay.endpoints n on n.id = q.endpoint_id`;
+
+const LOCK_ENDPOINTS = `
+select id from relay.endpoints
+where id = any(array(select endpoint_id from relay.queue where delivery_id = any($1::uuid[])))
+order by id
+for share`;
+
+const LOOK_AT_PARKED = `
+select q.delivery_id as id
+from relay.queue q left join relay.endpoints n on n.id = q.endpoint_id
+where q.delivery_id = any($1::uuid[]) and ${PARKED_FOR_NOBODY}
+order by q.delivery_id
+for update of q skip locked`;
+
+const UNPARK = `
+update relay.queue
+set due_at = now(), look_at = now(), waiting = null, slot_version = null, announced_at = null
+where delivery_id = any($1::uuid[])`;
+
+async function judgeParked(pool: Pool, report: InvariantReport, options: InvariantOptions): Promise<void> {
+  const state: Walk = { after: FIRST, more: true };
+  await walk(options, state, async () => {
+    const { rows } = await pool.query<{ last: string | null; suspects: string[] }>({
+      name: 'relay_parked_slice',
+      text: PARKED_SUSPECTS,
+      values: [state.after],
+    });
+    const last = rows[0]?.last ?? null;
+    state.more = last !== null;
+    state.after = last ?? state.after;
+    const suspects = rows[0]?.suspects ?? [];
+    if (suspects.length > 0) await unpark(pool, suspects, report, options.repair);
+  });
+}
+
+async function unpark(
+  pool: Pool,
+  suspects: string[],
+  report: InvariantReport,
+  repair: boolean,
+): Promise<void> {
+  await inTransaction(pool, async (client) => {
+    await client.query(LOCK_ENDPOINTS, [suspects]);
+    const { rows } = await client.query<{ id: string }>(LOOK_AT_PARKED, [suspects]);
+    report.parkedForNobody += rows.length;
+    if (repair) await client.query(UNPARK, [rows.map((row) => row.id)]);
+  });
 }
 
 async function inTransaction(pool: Pool, work: (client: PoolClient) => Promise<void>): Promise<void> {
