@@ -14,6 +14,8 @@ export interface SunkAnswer {
   status: number;
   headers?: Record<string, string | string[]>;
   body?: string | Buffer;
+  /** Leaves the request open for so long before it answers; at once when absent. */
+  afterMs?: number;
 }
 
 /** Answers the requests of each path in turn by that path's script, and its last answer for ever after. */
@@ -38,7 +40,9 @@ export async function startScriptedSink(): Promise<ScriptedSink> {
       const count = seen.filter((other) => other.path === path).length;
       const answer = script[Math.min(count, script.length - 1)]!;
       seen.push({ path, headers: flat(request.headers), body: Buffer.concat(chunks), atMs: Date.now() });
-      response.writeHead(answer.status, answer.headers).end(answer.body);
+      const reply = () => response.writeHead(answer.status, answer.headers).end(answer.body);
+      if (answer.afterMs === undefined) reply();
+      else setTimeout(reply, answer.afterMs);
     });
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
