@@ -15,6 +15,7 @@ import {
 import { pause } from '../runtime/pause.ts';
 import { type Claim, claimByIds, claimDue } from './claims.ts';
 import { type Deferral, defer } from './defer.ts';
+import { finishJob, listJobs, pickRetimable, retime } from './endpoint-jobs.ts';
 import { sqlState } from './failure.ts';
 import { unannounce } from './ingest.ts';
 import { checkInvariants, violations } from './invariants.ts';
@@ -58,6 +59,8 @@ class Crowd {
     ended: 0,
     announced: 0,
     replays: 0,
+    changes: 0,
+    retimed: 0,
     checks: 0,
   };
   readonly faults: string[] = [];
@@ -65,13 +68,17 @@ class Crowd {
   readonly #open: { claim: Claim; at: number }[] = [];
   readonly #until = performance.now() + RUN_MS;
 
-  constructor(ids: readonly string[]) {
+  readonly #endpointId: string;
+  #slotVersion = 1;
+
+  constructor(ids: readonly string[], endpointId: string) {
     this.#ids = ids;
+    this.#endpointId = endpointId;
   }
 
   async run(): Promise<void> {
-    const hot = openPool('hot', 9);
-    const general = openPool('general', 4);
+    const hot = openPool('hot', 11);
+    const general = openPool('general', 5);
     await Promise.all([
       ...[1, 2, 3].map(() => this.#repeat(() => this.#claim(hot))),
       this.#repeat(() => this.#poll(hot)),
@@ -80,6 +87,8 @@ class Crowd {
       this.#repeat(() => this.#passTime(general)),
       ...[1, 2].map(() => this.#repeat(() => this.#cancel(hot))),
       ...[1, 2].map(() => this.#repeat(() => this.#replay(general))),
+      this.#repeat(() => this.#change(general)),
+      ...[1, 2].map(() => this.#repeat(() => this.#retime(hot))),
       this.#repeat(() => this.#check(general)),
     ]);
   }
@@ -120,7 +129,10 @@ class Crowd {
       const chance = Math.random();
       if (chance < 0.04) ends.push(success(claim));
       else if (chance < 0.4) ends.push(death(claim));
-      else if (chance < 0.6) deferrals.push(deferral(claim));
+      else if (chance < 0.6)
+        deferrals.push(
+          deferral(claim, { slotVersion: this.#slotVersion, wait: below(2) ? 'parked' : below(100) }),
+        );
       else keeps.push([retry, release][below(2)]!(claim));
     }
     const written = [
@@ -188,6 +200,43 @@ class Crowd {
     await pause(5);
   }
 
+  /** Paused without end and resumed, as the API does it. */
+  async #change(pool: pg.Pool): Promise<void> {
+    await pool.query(
+      `update relay.endpoints set paused_until = 'infinity', paused_reason = 'operator' where id = $1`,
+      [this.#endpointId],
+    );
+    await pause(below(40));
+    const { rows } = await pool.query<{ slot_version: number }>(
+      `with resumed as (
+         update relay.endpoints set paused_until = null, paused_reason = null, slot_version = slot_version + 1
+         where id = $1 returning id, slot_version
+       ),
+       asked as (
+         insert into relay.endpoint_jobs (endpoint_id, kind) select id, 'retime' from resumed
+         on conflict (endpoint_id, kind) do update set round = endpoint_jobs.round + 1
+       )
+       select slot_version from resumed`,
+      [this.#endpointId],
+    );
+    await pause(below(40));
+    // Gates are judged by what was read before.
+    this.#slotVersion = rows[0]!.slot_version;
+    this.done.changes += 1;
+  }
+
+  async #retime(pool: pg.Pool): Promise<void> {
+    for (const job of await listJobs(pool, { after: null, limit: 1 })) {
+      const picked = await pickRetimable(pool, job.endpointId, 100);
+      if (!picked || picked.ids.length === 0) await finishJob(pool, job);
+      else {
+        const delaysMs = picked.ids.map((_, n) => n);
+        this.done.retimed += await retime(pool, job.endpointId, { ...picked, delaysMs });
+      }
+    }
+    await pause(5);
+  }
+
   async #check(pool: pg.Pool): Promise<void> {
     const report = await checkInvariants(pool, { repair: false });
     if (violations(report) > 0) this.faults.push(JSON.stringify(report));
@@ -210,14 +259,15 @@ where coalesce(log.n, 0) <> v.seq or coalesce(log.sends, 0) <> v.sends
   or (log.n > 0 and (log.first <> 1 or log.last <> log.n or log.different <> log.n or log.last_send <> log.sends
     or log.sent_rows <> log.sends or (log.successes > 0) <> (v.status = 'succeeded') or log.successes > 1))`;
 
-describe('claimers, settlers, sweeps, cancellers, replayers and the invariant check on the same rows', () => {
+describe('claimers, settlers, sweeps, cancellers, replayers, operators, jobs and the invariant check on the same rows', () => {
   it('never deadlock, and leave a record that agrees with itself', async () => {
     const setUp = openPool('general', 1);
     await setUp.query(
       `alter database ${new URL(database.url).pathname.slice(1)} set deadlock_timeout = '20ms'`,
     );
-    const ids = await givenOwed(setUp, ROWS, { endpointId: await givenEndpoint(setUp) });
-    const crowd = new Crowd(ids);
+    const endpointId = await givenEndpoint(setUp);
+    const ids = await givenOwed(setUp, ROWS, { endpointId });
+    const crowd = new Crowd(ids, endpointId);
     await crowd.run();
     expect([...new Set(crowd.faults)]).toEqual([]);
     for (const [what, count] of Object.entries(crowd.done)) expect(count, what).toBeGreaterThan(5);
