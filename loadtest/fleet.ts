@@ -145,14 +145,20 @@ async function startDatabase(target: PrivateTarget, directory: string, teardown:
 }
 
 async function killLeader(services: Service[]): Promise<void> {
-  const leader = await leaderOf(services);
-  if (!leader) throw new Error('no reconciler leads');
+  // After a restart of the database it may take a moment until one leads again.
+  const leader = await awaitLeader(services);
   // It ends because we say so, so its absence must not end the run.
   services.splice(services.indexOf(leader), 1);
   process.kill(leader.pid, 'SIGKILL');
+  await awaitLeader(services);
+}
+
+async function awaitLeader(services: readonly Service[]): Promise<Service> {
   const deadline = Date.now() + LEADER_WITHIN_MS;
-  while (!(await leaderOf(services))) {
-    if (Date.now() > deadline) throw new Error('no reconciler has taken over');
+  for (;;) {
+    const leader = await leaderOf(services);
+    if (leader) return leader;
+    if (Date.now() > deadline) throw new Error(`no reconciler leads within ${LEADER_WITHIN_MS / 1000} s`);
     await sleep(20);
   }
 }

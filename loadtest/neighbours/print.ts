@@ -80,14 +80,10 @@ function stopLines({ busiest }: BadFigures): string[] {
 }
 
 function costLines(pairs: readonly Pair[]): string[] {
-  const mebibytes = (half: Half) => round((half.redisBytes ?? Number.NaN) / 2 ** 20, 2);
-  const cores = (half: Half) => half.cpu?.busyCores ?? Number.NaN;
-  const both = (of: (half: Half) => number, digits: number) =>
-    (['without', 'with'] as const)
-      .map((side) => `${side} ${round(median(pairs.map((pair) => of(pair[side]))), digits)}`)
-      .join(', ');
   return [
-    `  Redis MiB: ${both(mebibytes, 2)}; cores busy: ${both(cores, 2)}`,
+    ...bothSides(pairs, 'Redis MiB', (half) => (half.redisBytes === null ? null : half.redisBytes / 2 ** 20)),
+    ...bothSides(pairs, 'cores busy', (half) => half.cpu?.busyCores ?? null),
+    ...bothSides(pairs, 'of them by others on this machine', (half) => half.cpu?.otherCores ?? null),
     ...(['without', 'with'] as const).flatMap((side) => {
       const rates = statementRates(pairs.map((pair) => pair[side]));
       if (!rates) return [];
@@ -95,6 +91,16 @@ function costLines(pairs: readonly Pair[]): string[] {
       return [`  statements a second, ${side}: ${texts.join(', ')}`];
     }),
   ];
+}
+
+/** Medians over the pairs; no line where one run has no such figure. */
+function bothSides(pairs: readonly Pair[], name: string, of: (half: Half) => number | null): string[] {
+  const sides = (['without', 'with'] as const).map((side) => {
+    const figures = pairs.map((pair) => of(pair[side]) ?? Number.NaN);
+    return { side, figure: round(median(figures), 2), known: !figures.some(Number.isNaN) };
+  });
+  if (!sides.every(({ known }) => known)) return [];
+  return [`  ${name}: ${sides.map(({ side, figure }) => `${side} ${figure}`).join(', ')}`];
 }
 
 function heldKeyLines({ heldKey }: BadFigures): string[] {
