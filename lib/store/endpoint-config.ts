@@ -3,7 +3,7 @@ import type { DisabledReason, SigningScheme } from '../domain/vocabulary.ts';
 import { plainArray } from './array-literal.ts';
 import type { RetryPolicyOverride, TimeoutsOverride } from './tables.ts';
 
-/** All that sending to an endpoint needs. Cached by `version`, which every claim returns. */
+/** All that sending to an endpoint needs. Cached by `version`, which every claim returns; what changes without it (pause, breaker) comes with the claim. */
 export interface EndpointConfig {
   id: string;
   tenantId: string;
@@ -26,13 +26,6 @@ export interface EndpointConfig {
   burst: number;
   retryPolicy: RetryPolicyOverride | null;
   timeouts: TimeoutsOverride | null;
-  /** The end of a pause that still runs; null when the endpoint is not paused. A pause without end is `Infinity` ms away. */
-  pausedForMs: number | null;
-  pausedUntil: Date | null;
-}
-
-interface Row extends Omit<EndpointConfig, 'pausedUntil'> {
-  pausedUntil: Date | number | null;
 }
 
 // An expired secret is not selected: expiry is judged here, not by something that sweeps.
@@ -43,10 +36,7 @@ select e.id, e.tenant_id as "tenantId", e.url, e.transport, e.version, e.slot_ve
   case when e.previous_secret_expires_at > now()
     then (extract(epoch from e.previous_secret_expires_at - now()) * 1000)::float8 end as "previousSecretExpiresInMs",
   e.max_in_flight as "maxInFlight", e.rate_per_second as "ratePerSecond", e.burst,
-  e.retry_policy as "retryPolicy", e.timeouts, 
-  case when e.paused_until > now() then e.paused_until end as "pausedUntil",
-  case when e.paused_until = 'infinity' then 'Infinity'::float8
-    when e.paused_until > now() then (extract(epoch from e.paused_until - now()) * 1000)::float8 end as "pausedForMs"
+  e.retry_policy as "retryPolicy", e.timeouts
 from relay.endpoints e
 where e.id = any($1::uuid[])`;
 
@@ -55,15 +45,10 @@ export async function readEndpointConfigs(
   pool: Pool,
   ids: readonly string[],
 ): Promise<Map<string, EndpointConfig>> {
-  const { rows } = await pool.query<Row>({
+  const { rows } = await pool.query<EndpointConfig>({
     name: 'relay_endpoint_configs',
     text: BY_ID,
     values: [plainArray(ids)],
   });
-  return new Map(rows.map((row) => [row.id, toConfig(row)]));
-}
-
-function toConfig(row: Row): EndpointConfig {
-  // The driver gives `infinity` as a number.
-  return { ...row, pausedUntil: row.pausedUntil instanceof Date ? row.pausedUntil : null };
+  return new Map(rows.map((row) => [row.id, row]));
 }
