@@ -94,12 +94,12 @@ describe('a sweep', () => {
   });
 
   it('rests until the next look, at most its idle time', async () => {
-    const sweeper = givenSweeper();
+    const sweeper = givenSweeper({ idleMs: 60_000 });
     await sweepUntilIdle(sweeper);
-    expect(await sweeper.round()).toBe(200);
+    expect(await sweeper.round()).toBe(60_000);
     const [id] = await givenOwed(pool, 1);
-    await age(pool, [id!], 29_900);
-    expect(await sweeper.round()).toBeLessThanOrEqual(100);
+    await age(pool, [id!], 10_000);
+    expect(await sweeper.round()).toBeLessThanOrEqual(20_000);
   });
 
   it('announces what the pollers left when poll mode ends, however long it waited', async () => {
