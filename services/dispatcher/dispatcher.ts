@@ -96,6 +96,8 @@ export async function startDispatcher({
       readHorizons: (endpoints) => readHorizons(pools.gates, endpoints),
       liveDispatchers: () => member.fleet.liveDispatchers,
       metrics: rateMetrics(metrics),
+      onFallback: (reason) =>
+        log.warn({ reason }, 'rates are kept by this process alone, at its part of them, until Redis answers'),
     }),
   );
   const workshop = new Workshop({
