@@ -97,7 +97,10 @@ export async function startDispatcher({
       liveDispatchers: () => member.fleet.liveDispatchers,
       metrics: rateMetrics(metrics),
       onFallback: (reason) =>
-        log.warn({ reason }, 'rates are kept by this process alone, at its part of them, until Redis answers'),
+        log.warn(
+          { reason },
+          'rates are kept by this process alone, at its part of them, until Redis answers',
+        ),
     }),
   );
   const workshop = new Workshop({
