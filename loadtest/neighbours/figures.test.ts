@@ -1,5 +1,12 @@
 import { describe, expect, it } from 'vitest';
-import { busiestEndpointSecond, busiestSecond, flowsFrom, median, neededForFlow } from './figures.ts';
+import {
+  busiestEndpointSecond,
+  busiestSecond,
+  flowsFrom,
+  laterClaimsBySecond,
+  median,
+  neededForFlow,
+} from './figures.ts';
 import type { Touch } from './touches.ts';
 
 describe('the median', () => {
@@ -46,6 +53,29 @@ describe('the fullest second', () => {
         touch('a', { kind: 'announced' }),
       ]),
     ).toBe(2);
+  });
+});
+
+describe('the seconds of a window', () => {
+  it('each have the later claims that fall into them', () => {
+    const touch = (atMs: number, over: Partial<Touch> = {}): Touch => ({
+      endpointId: 'a',
+      kind: 'claimed',
+      atMs,
+      again: true,
+      ...over,
+    });
+    const touches = [
+      touch(999),
+      touch(1_000),
+      touch(1_999),
+      touch(2_000, { endpointId: 'b' }),
+      touch(2_100, { again: false }),
+      touch(2_200, { kind: 'announced' }),
+      touch(3_500),
+    ];
+    expect(laterClaimsBySecond(touches, { fromMs: 1_000, toMs: 3_400 })).toEqual([2, 1, 1]);
+    expect(laterClaimsBySecond([], { fromMs: 0, toMs: 2_000 })).toEqual([0, 0]);
   });
 });
 

@@ -1,3 +1,4 @@
+import type { Window } from '../audit.ts';
 import type { Touch } from './touches.ts';
 
 /** The middle value; the mean of the two middle ones of an even number. NaN of none. */
@@ -29,6 +30,16 @@ export function busiestEndpointSecond(touches: readonly Touch[]): number {
     else moments.set(endpointId, [atMs]);
   }
   return Math.max(0, ...[...moments.values()].map(busiestSecond));
+}
+
+/** Claims of deliveries that had been claimed before, in each second of a window, all bad endpoints together. */
+export function laterClaimsBySecond(touches: readonly Touch[], { fromMs, toMs }: Window): number[] {
+  const seconds = new Array<number>(Math.ceil((toMs - fromMs) / 1000)).fill(0);
+  for (const { kind, atMs, again } of touches) {
+    const second = Math.floor((atMs - fromMs) / 1000);
+    if (kind === 'claimed' && again && seconds[second] !== undefined) seconds[second] += 1;
+  }
+  return seconds;
 }
 
 /** What a receiver had answered 2xx by a moment. */

@@ -19,6 +19,7 @@ import {
 } from '../run.ts';
 import { createTeardown, type Teardown } from '../teardown.ts';
 import { type Backlog, type Bad, createBad, type Recovery } from './bad.ts';
+import { laterClaimsBySecond } from './figures.ts';
 import type { HeldKeyReport } from './held-key.ts';
 import type { NeighbourOptions } from './options.ts';
 import type { Plan } from './plans.ts';
@@ -47,6 +48,8 @@ export interface BadFigures {
   meanwhile: Record<'accepting' | 'firstPass', LatencySummary | null>;
   /** Claims of deliveries that had been claimed before, in the fullest second of any one endpoint. */
   busiest: BusiestSeconds;
+  /** The same claims in each second of the measured part, all bad endpoints together. */
+  laterClaimsBySecond: number[];
   /** A second, in the measured part, all bad endpoints together. */
   perSecond: { firstClaims: number; laterClaims: number; announced: number; delivered: number };
   /** Attempt rows a second by class. */
@@ -177,6 +180,7 @@ async function badFigures(
   return {
     backlog,
     busiest: busiestSeconds(touches, stops),
+    laterClaimsBySecond: laterClaimsBySecond(touches, measured),
     perSecond: {
       firstClaims: perSecond(count('claimed', false)),
       laterClaims: perSecond(count('claimed', true)),

@@ -41,6 +41,7 @@ function figures(over: Partial<BadFigures> = {}): BadFigures {
     backlog: null,
     meanwhile: { accepting: null, firstPass: null },
     busiest: { usual: 12, afterStop: null, aside: null },
+    laterClaimsBySecond: [],
     perSecond: { firstClaims: 0, laterClaims: 10, announced: 10, delivered: 0 },
     writtenPerSecond: {},
     fed: {},
