@@ -23,8 +23,9 @@ export class Latencies {
     return this.#byEndpoint.get(endpointId) ?? null;
   }
 
-  /** What is not known yet counts as slow, until its first answer: fifty hanging endpoints that are new would otherwise hold every slot. */
-  isSlow(endpointId: string): boolean {
-    return (this.of(endpointId) ?? Number.POSITIVE_INFINITY) > SLOW_MS;
+  /** Null for an endpoint that has not answered yet. */
+  isSlow(endpointId: string): boolean | null {
+    const latencyMs = this.of(endpointId);
+    return latencyMs === null ? null : latencyMs > SLOW_MS;
   }
 }

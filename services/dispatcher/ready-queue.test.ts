@@ -29,6 +29,24 @@ describe('slots of the process', () => {
     expect([ready.next(), ready.next(), ready.next()]).toEqual(['new', 'new', null]);
   });
 
+  it('are held for one request to each endpoint that is new while slow ones fill their half, and always leave a quarter', () => {
+    const known = new Map([
+      ['slow', true],
+      ['quick', false],
+    ]);
+    const ready = new ReadyQueue<string>({ maxInFlight: SLOTS, isSlow: (id) => known.get(id) ?? null });
+    expect(admitMany(ready, 'slow', 5)).toEqual([...Array(4).fill('start'), 'queued']);
+    expect(admitMany(ready, 'new-1', 2)).toEqual(['start', 'queued']);
+    expect(admitMany(ready, 'new-2', 1)).toEqual(['start']);
+    expect(admitMany(ready, 'new-3', 1)).toEqual(['queued']);
+    expect(admitMany(ready, 'quick', 2)).toEqual(['start', 'start']);
+    // Once it has been heard of, it is like any other slow one.
+    ready.setSlow('new-1', true);
+    ready.finished('new-1');
+    expect(admitMany(ready, 'new-1', 1)).toEqual(['queued']);
+    expect(ready.next()).toBeNull();
+  });
+
   it('are not begun anew by an endpoint that turns slow while it holds more than half', () => {
     const ready = queue();
     admitMany(ready, 'e', 7);

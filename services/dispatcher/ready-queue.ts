@@ -9,23 +9,28 @@ interface Lane<T> {
   /** Whether it stands in a rotation. */
   waiting: boolean;
   slow: boolean;
+  /** Nothing was known of the endpoint when its lane was opened. */
+  unknown: boolean;
 }
 
 export interface ReadyQueueOptions {
   maxInFlight: number;
-  /** Whether an endpoint that is met anew counts as slow. */
-  isSlow: (endpointId: string) => boolean;
+  /** Whether an endpoint that is met anew counts as slow; null when nothing is known of it: as slow, but for its first request. */
+  isSlow: (endpointId: string) => boolean | null;
 }
 
 /**
  * Claimed deliveries that wait in the process for their turn. Each endpoint has a lane with its own cap; lanes with something to send take
  * turns, so an endpoint with many deliveries delays its neighbours by one send each, not by its backlog. Slow endpoints together hold at
- * most half of the process's slots, however many of them there are: the others' turn comes within their own latency.
+ * most half of the process's slots, however many of them there are: the others' turn comes within their own latency. An endpoint that is not
+ * known yet counts as slow, or fifty new ones that hang would hold every slot; but one request to it may go while a quarter of the slots is
+ * left to the quick, or the first delivery to a healthy one would wait until a slow one gives up.
  */
 export class ReadyQueue<T> {
   readonly #options: ReadyQueueOptions;
   readonly #lanes = new Map<string, Lane<T>>();
   readonly #slowMax: number;
+  readonly #slowMaxWithFirst: number;
   #quickTurns: Lane<T>[] = [];
   #slowTurns: Lane<T>[] = [];
   #slowTurn = false;
@@ -36,6 +41,7 @@ export class ReadyQueue<T> {
   constructor(options: ReadyQueueOptions) {
     this.#options = options;
     this.#slowMax = Math.max(1, Math.floor(options.maxInFlight / 2));
+    this.#slowMaxWithFirst = Math.max(this.#slowMax, Math.floor((options.maxInFlight * 3) / 4));
   }
 
   get inFlight(): number {
@@ -102,7 +108,9 @@ export class ReadyQueue<T> {
   /** Says how an endpoint has been lately; what is in flight to it counts accordingly from then on. */
   setSlow(endpointId: string, slow: boolean): void {
     const lane = this.#lanes.get(endpointId);
-    if (!lane || lane.slow === slow) return;
+    if (!lane) return;
+    lane.unknown = false;
+    if (lane.slow === slow) return;
     if (lane.waiting) this.#leaveTurns(lane);
     lane.slow = slow;
     this.#slowInFlight += slow ? lane.active : -lane.active;
@@ -132,7 +140,15 @@ export class ReadyQueue<T> {
     let lane = this.#lanes.get(endpointId);
     if (!lane) {
       const slow = this.#options.isSlow(endpointId);
-      lane = { endpointId, cap, active: 0, queue: [], waiting: false, slow };
+      lane = {
+        endpointId,
+        cap,
+        active: 0,
+        queue: [],
+        waiting: false,
+        slow: slow ?? true,
+        unknown: slow === null,
+      };
       this.#lanes.set(endpointId, lane);
     }
     lane.cap = cap;
@@ -144,7 +160,8 @@ export class ReadyQueue<T> {
   }
 
   #blocked(lane: Lane<T>): boolean {
-    return lane.active >= lane.cap || (lane.slow && this.#slowInFlight >= this.#slowMax);
+    const slowMax = lane.unknown && lane.active === 0 ? this.#slowMaxWithFirst : this.#slowMax;
+    return lane.active >= lane.cap || (lane.slow && this.#slowInFlight >= slowMax);
   }
 
   #occupy(lane: Lane<T>): void {

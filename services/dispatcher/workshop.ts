@@ -218,7 +218,7 @@ export class Workshop {
 
   #noteLatency(endpointId: string, latencyMs: number): void {
     this.#latencies.observe(endpointId, latencyMs);
-    this.#queue.setSlow(endpointId, this.#latencies.isSlow(endpointId));
+    this.#queue.setSlow(endpointId, this.#latencies.isSlow(endpointId) === true);
   }
 
   #startNext(): void {
