@@ -1,4 +1,4 @@
-import { mkdirSync, readdirSync, rmSync } from 'node:fs';
+import { mkdirSync, readdirSync, rmdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { projectRoot } from '../lib/local/home.ts';
 import type { Teardown } from './teardown.ts';
@@ -10,8 +10,14 @@ export function makeDirectory(teardown: Teardown, options: { keep: boolean; part
   const directory = options.part === undefined ? run : join(run, options.part);
   mkdirSync(directory, { recursive: true });
   removeAbandoned(parent);
-  if (!options.keep) teardown.add(() => rmSync(directory, { recursive: true, force: true }));
+  if (!options.keep) teardown.add(() => remove(directory, run));
   return directory;
+}
+
+/** Parts come one after the other, so whichever goes last takes the run's directory along. */
+function remove(directory: string, run: string): void {
+  rmSync(directory, { recursive: true, force: true });
+  if (directory !== run && readdirSync(run).length === 0) rmdirSync(run);
 }
 
 /** A run that was killed leaves gigabytes behind. */
