@@ -100,6 +100,7 @@ describe('the end of a cooldown that 500 deliveries wait for (O-07)', { timeout:
     const probes = trips + 1;
     for (const [requests, cooldowns] of oneProbeEach) expect(requests).toBe(cooldowns);
     expect(sink.arrivals(at.path).length).toBe(5 + probes);
+    expect(sink.mostOpen(at.path)).toBe(1);
     // Each request was one attempt of its own delivery, and nobody else was charged for having waited.
     await eventually(async () =>
       expect(await owed(deliveryIds)).toEqual({ rows: 500, sends: probes, attempts: probes }),

@@ -19,6 +19,7 @@ export interface SwitchedSink {
   arrivals(path: string): readonly SinkArrival[];
   /** Requests that are open now. */
   open(path: string): number;
+  /** Since the path was last told what to do. */
   mostOpen(path: string): number;
   close(): Promise<void>;
 }
@@ -56,7 +57,9 @@ export async function startSwitchedSink(): Promise<SwitchedSink> {
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     set(path, mood) {
-      placeOf(path).mood = mood;
+      const place = placeOf(path);
+      place.mood = mood;
+      place.mostOpen = place.open;
     },
     arrivals: (path) => placeOf(path).arrivals,
     open: (path) => placeOf(path).open,
