@@ -1,3 +1,4 @@
+import { monitorEventLoopDelay } from 'node:perf_hooks';
 import type { ReceivedDelivery } from '../receiver/server.ts';
 
 /** A request as the receiver saw it, ms since 1970: when its headers were read, and when it was answered. */
@@ -35,15 +36,19 @@ export function countWithin(moments: readonly number[], from: number, to: number
   return moments.filter((moment) => moment >= from && moment < to).length;
 }
 
-/** The most of these moments, in order, that any second holds. */
-export function mostInASecond(moments: readonly number[]): number {
+/** The most of these moments, in order, that any stretch of so many ms holds. */
+export function mostWithin(moments: readonly number[], ms: number): number {
   let first = 0;
   let most = 0;
   for (const [place, moment] of moments.entries()) {
-    while (moments[first]! <= moment - 1_000) first += 1;
+    while (moments[first]! <= moment - ms) first += 1;
     most = Math.max(most, place - first + 1);
   }
   return most;
+}
+
+export function mostInASecond(moments: readonly number[]): number {
+  return mostWithin(moments, 1_000);
 }
 
 /** The most requests that were open at once. */
@@ -61,4 +66,25 @@ export function mostOpen(arrivals: readonly Arrival[]): number {
     most = Math.max(most, open);
   }
   return most;
+}
+
+/**
+ * Notes for how long this process stood still at worst. While a machine has more to run than it can, what was sent a moment apart arrives
+ * together, so a bound on what a second holds is told how late things may be: twice as much, since sender and receiver both may stand still.
+ */
+export class Stillness {
+  readonly #lag = monitorEventLoopDelay({ resolution: 10 });
+
+  constructor() {
+    this.#lag.enable();
+  }
+
+  /** Forgets what was; call it where the time that counts begins. */
+  reset(): void {
+    this.#lag.reset();
+  }
+
+  get latenessSeconds(): number {
+    return (2 * this.#lag.max) / 1e9;
+  }
 }
