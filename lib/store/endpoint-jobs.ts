@@ -81,6 +81,12 @@ const PARKED_WINDOW = 10_000;
 
 const RETIMABLE = 'waiting is not null and lease_expires_at is null and not cancel_requested';
 
+/**
+ * What comes due while it is timed anew is claimed meanwhile, and the slot that was meant for it stays empty: after a rate is lowered to a tenth, each second's
+ * worth at the head would leave ten seconds in which nothing goes. So it comes last among its like, when most of it has gone.
+ */
+const NEAR = "now() + interval '1 second'";
+
 // Newest version first: those rows stood at the head when the version before was timed anew. Only a read: whatever somebody else is about to
 // change still looks as it did, so an answer without ids means that there are none.
 const PICK = `
@@ -107,14 +113,25 @@ parked as (
 ),
 slots as (
   select delivery_id, due_at from relay.queue
-  where endpoint_id = $1 and slot_version = (select slot_version from newest) and due_at < 'infinity' and ${RETIMABLE}
+  where endpoint_id = $1 and slot_version = (select slot_version from newest) and due_at < 'infinity' and due_at >= ${NEAR}
+    and ${RETIMABLE}
+  order by due_at
+  limit $2
+),
+near as (
+  select delivery_id from relay.queue
+  where endpoint_id = $1 and slot_version = (select slot_version from newest) and due_at < ${NEAR} and ${RETIMABLE}
   order by due_at
   limit $2
 )
 select e.slot_version as "slotVersion", e.rate_per_second as "ratePerSecond", e.burst, e.rest_ms as "restMs",
   array(
     select delivery_id
-    from (select delivery_id, '-infinity'::timestamptz as due_at from parked union all select delivery_id, due_at from slots) u
+    from (
+      select delivery_id, '-infinity'::timestamptz as due_at from parked
+      union all select delivery_id, due_at from slots
+      union all select delivery_id, 'infinity' from near
+    ) u
     order by due_at, delivery_id
     limit $2
   ) as ids

@@ -178,7 +178,10 @@ export class ReadyQueue<T> {
     for (let lane = turns.shift(); lane; lane = turns.shift()) {
       lane.waiting = false;
       const entry = lane.active < lane.cap ? lane.queue.shift() : undefined;
-      if (!entry) continue;
+      if (!entry) {
+        this.#forgetIdle(lane);
+        continue;
+      }
       this.#ready -= 1;
       this.#occupy(lane);
       this.#enterTurns(lane);

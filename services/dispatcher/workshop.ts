@@ -17,6 +17,8 @@ const RELEASE_DELAY_MS = 50;
 const UNUSABLE_DELAY_MS = 1_000;
 /** What an endpoint that cannot be sent to may have open; its attempts end at once. */
 const UNUSABLE_CAP = 1;
+/** What is assumed of an endpoint that has not answered yet: what exceeds its cap must not share a wake-up. */
+const UNKNOWN_LATENCY_MS = 100;
 /** A send that has been open for this long makes its endpoint slow, whatever it was before. */
 const SLOW_SEND_MS = 1_000;
 
@@ -245,10 +247,15 @@ export class Workshop {
     settler.finish({ deliveryId: claim.deliveryId, token: claim.token, status: 'dead', reason, send: null });
   }
 
-  /** What exceeds what its endpoint can take gets a moment of its own, as far apart as the endpoint has lately been able to take them. */
+  /**
+   * What exceeds what its endpoint can take gets a moment of its own, as far apart as the endpoint has lately been able to take them. A long latency counts as
+   * the local wait: what comes too early asks once more, but what was spaced by a bad hour would wait for days after it.
+   */
   #overflow(job: Job, reason: 'concurrency' | 'rate_limit'): void {
     const { slotEveryMs } = job.endpoint;
-    const capEveryMs = (this.#latencies.of(job.claim.endpointId) ?? 0) / maxInFlightOf(job);
+    const capEveryMs =
+      Math.min(this.#latencies.of(job.claim.endpointId) ?? UNKNOWN_LATENCY_MS, LOCAL_WAIT_MS) /
+      maxInFlightOf(job);
     const everyMs = Math.max(slotEveryMs, capEveryMs);
     this.#deferToSlot(job, capEveryMs > slotEveryMs ? 'concurrency' : reason, { everyMs, afterMs: 0 });
   }

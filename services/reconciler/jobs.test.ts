@@ -113,9 +113,11 @@ async function slotsOf(endpointId: string): Promise<Slot[]> {
  * By how many places a delivery is from where it stood before. Slots are delays from the moment of the question, written a moment later: where two
  * steps meet, a moment that was not alike lets neighbours overlap.
  */
-function farthestMove(slots: readonly Slot[], ids: readonly string[]): number {
+/** How far any delivery came from its place in the order, but for the few that may be put last because they were about to go. */
+function farthestMove(slots: readonly Slot[], ids: readonly string[], options = { putLast: 0 }): number {
   const place = new Map(ids.map((id, n) => [id, n]));
-  return Math.max(...slots.map(({ id }, n) => Math.abs(place.get(id)! - n)));
+  const moves = slots.map(({ id }, n) => Math.abs(place.get(id)! - n)).sort((a, b) => b - a);
+  return moves[options.putLast]!;
 }
 
 /** The distances between neighbours, ms, in the tenths that the spacing of slots is exact to. */
@@ -196,10 +198,27 @@ describe('a re-time job', () => {
     await retimed(endpointId, 'rate_per_second = 100');
     await workUntilIdle(jobs);
     const slots = await slotsOf(endpointId);
-    expect(farthestMove(slots, ids)).toBeLessThan(50);
+    // At 5 a second, as many were due within the second in which the second change was seen.
+    expect(farthestMove(slots, ids, { putLast: 10 })).toBeLessThan(50);
     expect(slots.every((slot) => slot.slot_version === 3)).toBe(true);
     expect(slots.at(-1)!.due_in).toBeLessThan(1_800 * 10 + 2_000);
     expect(await openJobs()).toEqual([]);
+  });
+
+  it('leaves no slot to what is about to go, after a rate is lowered to a tenth', async () => {
+    const { endpointId, ids } = await givenWaitingFor(600, { rate: 50 });
+    await pool.query(
+      `update relay.queue q set due_at = now() + array_position($1::uuid[], delivery_id) * interval '20 ms'
+       where delivery_id = any($1::uuid[])`,
+      [ids],
+    );
+    await retimed(endpointId, 'rate_per_second = 5');
+    await givenJobs().round();
+    const first = (await slotsOf(endpointId)).filter((slot) => slot.slot_version === 2).slice(0, 20);
+    const places = first.map(({ id }) => ids.indexOf(id));
+    // The first 50 are due within the second: they may go meanwhile, and their slots would stay empty.
+    expect(Math.min(...places)).toBeGreaterThanOrEqual(40);
+    expect(first.at(-1)!.due_in).toBeLessThan(20 * 200 + 1_000);
   });
 
   it('is not ended by a look that came before it was asked for again', async () => {
@@ -348,7 +367,8 @@ describe('jobs of many endpoints', () => {
       const open = await listJobs(pool, { after: null, limit: 100 });
       expect(open.map((job) => job.endpointId)).toEqual([bad]);
     });
-    expect(jobs.loop.failing).toBe(true);
+    // Its rounds end well or badly by turns, as the bad job is met or not.
+    await eventually(() => expect(jobs.loop.failing).toBe(true));
     await jobs.stop();
   });
 });
