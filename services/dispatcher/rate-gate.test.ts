@@ -34,8 +34,18 @@ function rated(id: string, settings: Partial<RatedEndpoint> = {}): RatedEndpoint
 }
 
 const times = <T>(count: number, make: () => T): T[] => Array.from({ length: count }, make);
-const delays = (verdicts: readonly RateVerdict[], kind: RateVerdict['kind']) =>
+const delays = (verdicts: readonly Verdict[], kind: Verdict['kind']) =>
   verdicts.filter((verdict) => verdict.kind === kind).map(({ delayMs }) => delayMs);
+
+type Verdict = Exclude<RateVerdict, { kind: 'unanswered' }>;
+
+function take(gate: RateGate, endpoint: RatedEndpoint, wish: { waited: boolean; maxWaitMs: number }) {
+  return new Promise<Verdict>((resolve, reject) =>
+    gate.take(endpoint, wish, (verdict) =>
+      verdict.kind === 'unanswered' ? reject(verdict.error) : resolve(verdict),
+    ),
+  );
+}
 
 const AT_ONCE = { waited: false, maxWaitMs: 0 };
 const FRESH = { waited: false, maxWaitMs: 1_000 };
@@ -46,9 +56,9 @@ describe('asks of one turn', () => {
     const { gate, calls } = givenGate();
     const [one, two] = [rated('one'), rated('two')];
     await Promise.all([
-      ...times(3, () => gate.take(one, FRESH)),
-      ...times(2, () => gate.take(one, WAITED)),
-      ...times(4, () => gate.take(two, AT_ONCE)),
+      ...times(3, () => take(gate, one, FRESH)),
+      ...times(2, () => take(gate, one, WAITED)),
+      ...times(4, () => take(gate, two, AT_ONCE)),
       ...times(5, () => gate.slot(two, { everyMs: 100, afterMs: 0 })),
       gate.slot(two, { everyMs: 250, afterMs: 0 }),
       gate.slot(two, { everyMs: 100, afterMs: 30_000 }),
@@ -65,17 +75,17 @@ describe('asks of one turn', () => {
 
   it('that come while an answer is on its way are the next call, not lost and not asked twice', async () => {
     const { gate, calls } = givenGate();
-    const first = gate.take(rated('one'), FRESH);
+    const first = take(gate, rated('one'), FRESH);
     await new Promise(setImmediate);
-    const second = gate.take(rated('one'), FRESH);
+    const second = take(gate, rated('one'), FRESH);
     await Promise.all([first, second]);
     expect(calls.map((asks) => asks.map(({ fresh }) => fresh))).toEqual([[1], [1]]);
   });
 
   it('about a changed endpoint carry its new limits from then on', async () => {
     const { gate, calls } = givenGate();
-    await gate.take(rated('one'), FRESH);
-    await gate.take(rated('one', { slotVersion: 2, ratePerSecond: 5, burst: 3 }), FRESH);
+    await take(gate, rated('one'), FRESH);
+    await take(gate, rated('one', { slotVersion: 2, ratePerSecond: 5, burst: 3 }), FRESH);
     expect(calls[1]).toMatchObject([{ slotVersion: 2, ratePerSecond: 5, burst: 3, slotEveryMs: 200 }]);
   });
 
@@ -98,8 +108,8 @@ describe('the verdicts of one answer', () => {
     const { gate } = givenGate();
     const wish = { maxWaitMs: 100 };
     const asked = {
-      fresh: times(4, () => gate.take(endpoint, { waited: false, ...wish })),
-      waited: times(3, () => gate.take(endpoint, { waited: true, ...wish })),
+      fresh: times(4, () => take(gate, endpoint, { waited: false, ...wish })),
+      waited: times(3, () => take(gate, endpoint, { waited: true, ...wish })),
     };
     const [fresh, waited] = await Promise.all([Promise.all(asked.fresh), Promise.all(asked.waited)]);
     expect(delays(waited, 'go')).toEqual([0, 25, 50]);
@@ -112,7 +122,7 @@ describe('the verdicts of one answer', () => {
 
   it('give every one that is turned away a moment of its own', async () => {
     const { gate } = givenGate();
-    const verdicts = await Promise.all(times(500, () => gate.take(rated('one'), FRESH)));
+    const verdicts = await Promise.all(times(500, () => take(gate, rated('one'), FRESH)));
     const slots = delays(verdicts, 'slot');
     expect(slots.length).toBe(500 - delays(verdicts, 'go').length);
     expect(delays(verdicts, 'go').length).toBe(11); // one token and a second's promises
@@ -126,7 +136,7 @@ describe('the verdicts of one answer', () => {
     const quick = rated('quick', { ratePerSecond: 1_000 });
     const slow = rated('slow', { ratePerSecond: 1 });
     const pairs = await Promise.all(
-      times(5, () => Promise.all([gate.take(quick, FRESH), gate.take(slow, AT_ONCE)])),
+      times(5, () => Promise.all([take(gate, quick, FRESH), take(gate, slow, AT_ONCE)])),
     );
     expect(pairs.map(([verdict]) => verdict.kind)).toEqual(Array(5).fill('go'));
     expect(pairs.map(([, verdict]) => verdict.kind)).toEqual(['go', 'slot', 'slot', 'slot', 'slot']);
@@ -143,15 +153,15 @@ describe('a limiter that cannot answer', () => {
       },
     });
     const asked = [
-      gate.take(rated('one'), FRESH),
-      gate.take(rated('one'), WAITED),
-      gate.take(rated('two'), FRESH),
+      take(gate, rated('one'), FRESH),
+      take(gate, rated('one'), WAITED),
+      take(gate, rated('two'), FRESH),
       gate.slot(rated('two'), { everyMs: 100, afterMs: 0 }),
     ];
     const ends = await Promise.allSettled(asked);
     expect(ends.map(({ status }) => status)).toEqual(Array(4).fill('rejected'));
     away = false;
-    expect(await gate.take(rated('one'), FRESH)).toEqual({ kind: 'go', delayMs: 0 });
+    expect(await take(gate, rated('one'), FRESH)).toEqual({ kind: 'go', delayMs: 0 });
   });
 
   it('is one whose horizons cannot be read: nothing goes on a guess', async () => {
@@ -163,7 +173,7 @@ describe('a limiter that cannot answer', () => {
         metrics: rateMetrics(new Metrics({ processMetrics: false })),
       }),
     );
-    await expect(gate.take(rated('one'), FRESH)).rejects.toThrow('the database is away');
+    await expect(take(gate, rated('one'), FRESH)).rejects.toThrow('the database is away');
   });
 });
 
@@ -179,7 +189,7 @@ describe('an endpoint for which others wait', () => {
 
   it('is known by the slots that the database tells of, once anybody has asked', async () => {
     const { gate } = givenGate({ horizons: new Map([['one', 60_000]]) });
-    const verdict = await gate.take(rated('one'), FRESH);
+    const verdict = await take(gate, rated('one'), FRESH);
     expect(verdict.kind).toBe('slot');
     expect(verdict.delayMs).toBeGreaterThan(60_000);
     expect(gate.hasQueue(rated('one'))).toBe(true);
@@ -187,7 +197,7 @@ describe('an endpoint for which others wait', () => {
 
   it('is no queue while those slots are as near as what is waited in the process', async () => {
     const { gate } = givenGate({ horizons: new Map([['one', 900]]) });
-    expect((await gate.take(rated('one'), FRESH)).kind).toBe('go');
+    expect((await take(gate, rated('one'), FRESH)).kind).toBe('go');
     expect(gate.hasQueue(rated('one'))).toBe(false);
   });
 

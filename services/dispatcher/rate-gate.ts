@@ -5,6 +5,8 @@ import type { RateAnswer, RateAsk, RateLimiter } from '../../lib/domain/rate-buc
 const MAX_ENDPOINTS = 10_000;
 /** Asks of one turn travel together; while many are begun, a little apart costs a tenth. One that comes alone goes at once. */
 const ASK_EVERY_MS = 2;
+/** In place of a wait for a token: those who wish only for a slot are asked for apart from those who would go at once. */
+const SLOT_ONLY = -1;
 
 /** What the limiter must know of an endpoint. */
 export interface RatedEndpoint {
@@ -16,8 +18,14 @@ export interface RatedEndpoint {
   burst: number;
 }
 
-/** Go after so many ms, a token is taken; or wait in a slot that many ms ahead. */
-export type RateVerdict = { kind: 'go'; delayMs: number } | { kind: 'slot'; delayMs: number };
+/** Go after so many ms, a token is taken; or wait in a slot that many ms ahead; or the limiter could not answer. */
+export type RateVerdict =
+  | { kind: 'go'; delayMs: number }
+  | { kind: 'slot'; delayMs: number }
+  | { kind: 'unanswered'; error: unknown };
+
+/** Told of the verdict: a promise for each delivery would cost as much as the question. */
+export type Decided = (verdict: RateVerdict) => void;
 
 export interface SlotWish {
   /** Spacing of the slots, ms. */
@@ -26,20 +34,24 @@ export interface SlotWish {
   afterMs: number;
 }
 
-type Waiter = { resolve: (verdict: RateVerdict) => void; reject: (error: unknown) => void };
-
+/** Those about one endpoint who wish for the same. */
 interface Group {
   ask: RateAsk;
-  waited: Waiter[];
-  fresh: Waiter[];
-  slots: Waiter[];
+  waited: Decided[];
+  fresh: Decided[];
+  slots: Decided[];
 }
+
+type Wish = Pick<RateAsk, 'slotEveryMs' | 'slotsAfterMs' | 'maxWaitMs'>;
+
+const GO_NOW: RateVerdict = Object.freeze({ kind: 'go', delayMs: 0 });
 
 /** Asks the fleet's rate limiter for many deliveries at once, and remembers how far each endpoint's slots are given out. */
 export class RateGate {
   readonly #limiter: RateLimiter;
   readonly #horizons = new LRUCache<string, { until: number; slotVersion: number }>({ max: MAX_ENDPOINTS });
-  #groups = new Map<string, Group>();
+  /** What is not asked yet, by endpoint. */
+  #groups = new Map<string, Group[]>();
   #timer: NodeJS.Timeout | NodeJS.Immediate | null = null;
   #askedAt = Number.NEGATIVE_INFINITY;
 
@@ -53,48 +65,44 @@ export class RateGate {
     return horizon?.slotVersion === slotVersion && horizon.until > performance.now() + LOCAL_WAIT_MS;
   }
 
-  /** Asks for a token, or for a slot where none is to be had within `maxWaitMs`. Rejects when the limiter cannot answer. */
+  /** Asks for a token, or for a slot where none is to be had within `maxWaitMs`. */
   take(
     endpoint: RatedEndpoint,
     { waited, maxWaitMs }: { waited: boolean; maxWaitMs: number },
-  ): Promise<RateVerdict> {
-    const group = this.#group(`${endpoint.id} go ${maxWaitMs}`, endpoint, {
-      slotEveryMs: endpoint.slotEveryMs,
-      slotsAfterMs: 0,
-      maxWaitMs,
-    });
-    return this.#join(waited ? group.waited : group.fresh);
+    decided: Decided,
+  ): void {
+    const group = this.#group(endpoint, { slotEveryMs: endpoint.slotEveryMs, slotsAfterMs: 0, maxWaitMs });
+    (waited ? group.waited : group.fresh).push(decided);
+    this.#schedule();
   }
 
-  /** Asks for a slot; resolves to the time until it, ms. */
-  async slot(endpoint: RatedEndpoint, { everyMs, afterMs }: SlotWish): Promise<number> {
-    const group = this.#group(`${endpoint.id} slot ${everyMs} ${afterMs > 0}`, endpoint, {
+  /** Asks for a slot; resolves to the time until it, ms. Rejects when the limiter cannot answer. */
+  slot(endpoint: RatedEndpoint, { everyMs, afterMs }: SlotWish): Promise<number> {
+    const group = this.#group(endpoint, {
       slotEveryMs: everyMs,
       slotsAfterMs: afterMs,
-      maxWaitMs: 0,
+      maxWaitMs: SLOT_ONLY,
     });
     group.ask.slotsAfterMs = Math.max(group.ask.slotsAfterMs, afterMs);
-    return (await this.#join(group.slots)).delayMs;
+    this.#schedule();
+    return new Promise((resolve, reject) => {
+      group.slots.push((verdict) =>
+        verdict.kind === 'unanswered' ? reject(verdict.error) : resolve(verdict.delayMs),
+      );
+    });
   }
 
-  #group(
-    key: string,
-    endpoint: RatedEndpoint,
-    wish: Pick<RateAsk, 'slotEveryMs' | 'slotsAfterMs' | 'maxWaitMs'>,
-  ): Group {
-    const found = this.#groups.get(key);
+  #group(endpoint: RatedEndpoint, wish: Wish): Group {
+    const groups = this.#groups.get(endpoint.id);
+    const found = groups?.find(({ ask }) => sameWish(ask, wish));
     if (found) return found;
-    // The counts are filled in when it is sent.
     const { id, slotVersion, ratePerSecond, burst } = endpoint;
+    // The counts are filled in when it is sent.
     const ask = { endpointId: id, slotVersion, ratePerSecond, burst, waited: 0, fresh: 0, slots: 0, ...wish };
     const group: Group = { ask, waited: [], fresh: [], slots: [] };
-    this.#groups.set(key, group);
+    if (groups) groups.push(group);
+    else this.#groups.set(id, [group]);
     return group;
-  }
-
-  #join(waiters: Waiter[]): Promise<RateVerdict> {
-    this.#schedule();
-    return new Promise((resolve, reject) => waiters.push({ resolve, reject }));
   }
 
   #schedule(): void {
@@ -106,17 +114,19 @@ export class RateGate {
   #ask(): void {
     this.#timer = null;
     this.#askedAt = performance.now();
-    const groups = [...this.#groups.values()];
+    const groups = [...this.#groups.values()].flat();
     this.#groups = new Map();
     for (const { ask, waited, fresh, slots } of groups) {
       ask.waited = waited.length;
       ask.fresh = fresh.length;
       ask.slots = slots.length;
+      ask.maxWaitMs = Math.max(0, ask.maxWaitMs);
     }
     this.#limiter.ask(groups.map((group) => group.ask)).then(
       (answers) => this.#answer(groups, answers),
       (error: unknown) => {
-        for (const group of groups) for (const waiter of waitersOf(group)) waiter.reject(error);
+        for (const group of groups)
+          for (const decided of inOrder(group)) decided({ kind: 'unanswered', error });
       },
     );
   }
@@ -127,16 +137,27 @@ export class RateGate {
       const { go, slots, horizonMs } = answers[index]!;
       const { endpointId, slotVersion } = group.ask;
       this.#horizons.set(endpointId, { until: now + horizonMs, slotVersion });
-      for (const [place, waiter] of waitersOf(group).entries()) {
-        const delayMs = go[place];
-        if (delayMs !== undefined) waiter.resolve({ kind: 'go', delayMs });
-        else waiter.resolve({ kind: 'slot', delayMs: slots[place - go.length]! });
+      for (const [place, decided] of inOrder(group).entries()) {
+        const goesAfterMs = go[place];
+        if (goesAfterMs === 0) decided(GO_NOW);
+        else if (goesAfterMs !== undefined) decided({ kind: 'go', delayMs: goesAfterMs });
+        else decided({ kind: 'slot', delayMs: slots[place - go.length]! });
       }
     }
   }
 }
 
+function sameWish(ask: Wish, wish: Wish): boolean {
+  return (
+    ask.maxWaitMs === wish.maxWaitMs &&
+    ask.slotEveryMs === wish.slotEveryMs &&
+    ask.slotsAfterMs > 0 === wish.slotsAfterMs > 0
+  );
+}
+
 /** In the order in which the limiter answers. */
-function waitersOf({ waited, fresh, slots }: Group): Waiter[] {
+function inOrder({ waited, fresh, slots }: Group): Decided[] {
+  if (fresh.length === 0 && slots.length === 0) return waited;
+  if (waited.length === 0 && slots.length === 0) return fresh;
   return [...waited, ...fresh, ...slots];
 }
