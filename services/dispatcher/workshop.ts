@@ -167,10 +167,11 @@ export class Workshop {
   /** Takes a delivery that has a slot of the process through the gates that are left. Written with as few turns as it can be: every delivery passes here. */
   #begin(job: Job): void {
     // Much may have been learned of the endpoint while it waited for its turn.
-    if (this.#held(job)) this.#leave(job);
-    else if (this.#options.states.hold(job.claim.endpointId)?.reason === 'probe_wanted')
-      void this.#probe(job);
-    else this.#takeToken(job);
+    const hold = this.#options.states.hold(job.claim.endpointId);
+    if (!hold) return this.#takeToken(job);
+    if (hold.reason === 'probe_wanted') return void this.#probe(job);
+    this.#turnAway(job, hold);
+    this.#leave(job);
   }
 
   async #probe(job: Job): Promise<void> {
