@@ -264,15 +264,11 @@ export class Workshop {
     settler.finish({ deliveryId: claim.deliveryId, token: claim.token, status: 'dead', reason, send: null });
   }
 
-  /**
-   * What exceeds what its endpoint can take gets a moment of its own, as far apart as the endpoint has lately been able to take them. A long latency counts as
-   * the local wait: what comes too early asks once more, but what was spaced by a bad hour would wait for days after it.
-   */
+  /** What exceeds what its endpoint can take gets a moment of its own, as far apart as the endpoint has lately been able to take them. */
   #overflow(job: Job, reason: 'concurrency' | 'rate_limit'): void {
     const { slotEveryMs } = job.endpoint;
-    const capEveryMs =
-      Math.min(this.#latencies.of(job.claim.endpointId) ?? UNKNOWN_LATENCY_MS, LOCAL_WAIT_MS) /
-      maxInFlightOf(job);
+    const latencyMs = this.#latencies.of(job.claim.endpointId) ?? UNKNOWN_LATENCY_MS;
+    const capEveryMs = latencyMs / maxInFlightOf(job);
     const everyMs = Math.max(slotEveryMs, capEveryMs);
     this.#deferToSlot(job, capEveryMs > slotEveryMs ? 'concurrency' : reason, { everyMs, afterMs: 0 });
   }
