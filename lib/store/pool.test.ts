@@ -67,7 +67,7 @@ describe('a connection of a pool', () => {
     const other = createPool({ url: database.url, purpose: 'general', max: 1, applicationName: 'test' });
     await pool.query('select 1');
     await other.query(
-      `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'idle-victim'`,
+      `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'idle-victim' and datname = current_database()`,
     );
     await expect.poll(() => errors.length).toBeGreaterThan(0);
     expect((await pool.query('select 2 as two')).rows).toEqual([{ two: 2 }]);

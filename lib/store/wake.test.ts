@@ -32,7 +32,7 @@ describe('a listener', () => {
   it('learns that its session was ended', async () => {
     const listener = await listenQueue(database.url, 'test-listen', () => undefined);
     await pool.query(
-      `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'test-listen'`,
+      `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'test-listen' and datname = current_database()`,
     );
     await listener.ended;
     await listener.close();

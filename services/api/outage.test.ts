@@ -58,7 +58,7 @@ describe('connections that are cut while in use (case O-24)', () => {
     });
     for (let n = 0; n < 5; n++) {
       await killer.query(
-        `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'relay-api%'`,
+        `select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'relay-api%' and datname = current_database()`,
       );
       await new Promise((resolve) => setTimeout(resolve, 300));
     }

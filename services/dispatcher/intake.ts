@@ -19,6 +19,8 @@ const RETRY_MS = 250;
 const FULL_PASS_EVERY_MS = 60_000;
 /** Of each claim, while both lanes have ids: what can wait its turn must have one. */
 const BULK_SHARE = 0.25;
+/** What can wait its turn waits for company: few large claims of a flood cost its neighbours less than many small ones. */
+const BULK_EVERY_MS = 50;
 
 export interface IntakeOptions {
   pool: pg.Pool;
@@ -50,7 +52,9 @@ export class Intake {
   #claiming = 0;
   #claims = 0;
   #timer: NodeJS.Timeout | null = null;
+  #bulkTimer: NodeJS.Timeout | null = null;
   #lastClaimAt = 0;
+  #lastBulkAt = 0;
   #cursor: PollCursor = null;
   #fullPassAt = 0;
   #stopped = false;
@@ -86,22 +90,28 @@ export class Intake {
       const room = wanted();
       if (room <= 0) return;
       const { express, bulk, size, rest } = this.#portion(Math.min(maxBatch, room));
-      if (size === 0) return;
+      if (size === 0) return this.#lingerForBulk();
       const leftMs = this.#lastClaimAt + lingerMs - performance.now();
       const small = size < maxBatch && rest === 0;
       if (small && leftMs > 0 && !starving()) return this.#linger(leftMs);
+      if (bulk > 0) this.#lastBulkAt = performance.now();
       this.#track(this.#claim([...this.#ids.express.splice(0, express), ...this.#ids.bulk.splice(0, bulk)]));
     }
   }
 
   /** Express first, and always a share for bulk. */
   #portion(size: number): { express: number; bulk: number; size: number; rest: number } {
-    const bulkReady = this.#options.takesBulk() ? this.#ids.bulk.length : 0;
+    const bulkReady = this.#takesBulk(size) ? this.#ids.bulk.length : 0;
     const expressReady = this.#ids.express.length;
     const bulkShare = Math.min(bulkReady, Math.ceil(size * BULK_SHARE));
     const express = Math.min(expressReady, size - bulkShare);
     const bulk = Math.min(bulkReady, size - express);
     return { express, bulk, size: express + bulk, rest: expressReady + bulkReady - express - bulk };
+  }
+
+  #takesBulk(size: number): boolean {
+    const whole = this.#ids.bulk.length >= size;
+    return (whole || performance.now() - this.#lastBulkAt >= BULK_EVERY_MS) && this.#options.takesBulk();
   }
 
   /** Claims due rows straight from the queue. Returns how many it got; `limit` of them means that there may be more. */
@@ -129,8 +139,17 @@ export class Intake {
   async stop(): Promise<Announced[]> {
     this.#stopped = true;
     if (this.#timer) clearTimeout(this.#timer);
+    if (this.#bulkTimer) clearTimeout(this.#bulkTimer);
     await Promise.all(this.#running);
     return [...this.#ids.express.splice(0), ...this.#ids.bulk.splice(0)];
+  }
+
+  // A timer of its own, or what is fresh would wait for the bulk lane's.
+  #lingerForBulk(): void {
+    this.#bulkTimer ??= setTimeout(() => {
+      this.#bulkTimer = null;
+      this.pump();
+    }, BULK_EVERY_MS);
   }
 
   #linger(ms: number): void {

@@ -11,9 +11,16 @@ import { notifyQueue } from '../../../lib/store/wake.ts';
 const NOTIFY_EVERY_MS = 10;
 /**
  * Commits that follow each other closely are announced together: an entry costs the stream, the reader and the claim about the same
- * whether it holds ten ids or a hundred. One that comes alone is announced at once.
+ * whether it holds ten ids or a hundred. One that comes alone is announced at once. What is on the bulk lane can wait its turn, and a flood in
+ * few entries costs its neighbours less.
  */
-const ANNOUNCE_EVERY_MS = 4;
+const ANNOUNCE_EVERY_MS: Record<Lane, number> = { express: 4, bulk: 50 };
+
+interface Gathering {
+  ids: string[];
+  timer: NodeJS.Timeout | null;
+  announcedAt: number;
+}
 
 export interface AnnouncementOptions {
   pool: pg.Pool;
@@ -30,9 +37,7 @@ export class Announcements {
   readonly #options: AnnouncementOptions;
   readonly #open = new Set<Promise<void>>();
   #notifyTimer: NodeJS.Timeout | null = null;
-  readonly #pending: Record<Lane, string[]> = { express: [], bulk: [] };
-  #announceTimer: NodeJS.Timeout | null = null;
-  #announcedAt = Number.NEGATIVE_INFINITY;
+  readonly #gathering: Record<Lane, Gathering> = { express: gathering(), bulk: gathering() };
 
   constructor(options: AnnouncementOptions) {
     this.#options = options;
@@ -41,11 +46,11 @@ export class Announcements {
   /** Puts ids on a lane's stream, a few milliseconds late at most. */
   announce(deliveryIds: readonly string[], lane: Lane): void {
     if (deliveryIds.length === 0) return;
-    const pending = this.#pending[lane];
-    for (const id of deliveryIds) pending.push(id);
-    const waitMs = this.#announcedAt + ANNOUNCE_EVERY_MS - performance.now();
-    if (waitMs <= 0 || pending.length >= MAX_BATCH) this.#flush();
-    else this.#announceTimer ??= setTimeout(() => this.#flush(), waitMs);
+    const gathered = this.#gathering[lane];
+    for (const id of deliveryIds) gathered.ids.push(id);
+    const waitMs = gathered.announcedAt + ANNOUNCE_EVERY_MS[lane] - performance.now();
+    if (waitMs <= 0 || gathered.ids.length >= MAX_BATCH) this.#flush(lane);
+    else gathered.timer ??= setTimeout(() => this.#flush(lane), waitMs);
   }
 
   /** Wakes those who poll, at most once in 10 ms. */
@@ -55,7 +60,7 @@ export class Announcements {
 
   /** Resolves when everything begun is done, what is put off included. */
   async drain(): Promise<void> {
-    this.#flush();
+    for (const lane of LANES) this.#flush(lane);
     while (this.#open.size > 0) await Promise.all(this.#open);
     if (!this.#notifyTimer) return;
     clearTimeout(this.#notifyTimer);
@@ -63,15 +68,14 @@ export class Announcements {
     while (this.#open.size > 0) await Promise.all(this.#open);
   }
 
-  #flush(): void {
-    if (this.#announceTimer) clearTimeout(this.#announceTimer);
-    this.#announceTimer = null;
-    for (const lane of LANES) {
-      const ids = this.#pending[lane].splice(0);
-      if (ids.length === 0) continue;
-      this.#announcedAt = performance.now();
-      this.#track(this.#announce(ids, lane));
-    }
+  #flush(lane: Lane): void {
+    const gathered = this.#gathering[lane];
+    if (gathered.timer) clearTimeout(gathered.timer);
+    gathered.timer = null;
+    const ids = gathered.ids.splice(0);
+    if (ids.length === 0) return;
+    gathered.announcedAt = performance.now();
+    this.#track(this.#announce(ids, lane));
   }
 
   #notify(): void {
@@ -97,4 +101,8 @@ export class Announcements {
       .finally(() => this.#open.delete(tracked));
     this.#open.add(tracked);
   }
+}
+
+function gathering(): Gathering {
+  return { ids: [], timer: null, announcedAt: Number.NEGATIVE_INFINITY };
 }
