@@ -50,18 +50,22 @@ describe('a process that beats', () => {
     expect(await beat(pool, { number, role: 'dispatcher', wake: 'stream' })).toEqual({
       poll: false,
       liveApis: 0,
+      dispatchersBefore: 0,
       liveDispatchers: 1,
     });
     await Promise.all([register('dispatcher'), register('api'), register('reconciler')]);
     expect(await beat(pool, { number, role: 'dispatcher', wake: 'stream' })).toEqual({
       poll: false,
       liveApis: 1,
+      dispatchersBefore: 0,
       liveDispatchers: 2,
     });
     const api = await register('api');
     expect(await beat(pool, { number: api, role: 'api', wake: 'stream' })).toEqual({
       poll: false,
       liveApis: 2,
+      // Both were there before it.
+      dispatchersBefore: 2,
       liveDispatchers: 2,
     });
   });

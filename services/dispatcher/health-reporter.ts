@@ -51,6 +51,8 @@ export interface Report {
 export class HealthReporter {
   readonly #options: HealthReporterOptions;
   readonly #reports: Batcher<HealthEvidence>;
+  /** How many failures are not written yet, by endpoint: what arrives meanwhile parts them. */
+  readonly #unwrittenFailures = new Map<string, number>();
   /** Since when this process has seen nothing but failures, where the row does not say so (performance.now()). */
   readonly #failingSince = new LRUCache<string, number>({ max: MAX_ENDPOINTS });
 
@@ -72,10 +74,11 @@ export class HealthReporter {
     const news =
       probe ||
       (retryAfterMs !== null && this.#movesPause(known, retryAfterMs)) ||
-      this.#movesBreaker(known, kind, trips) ||
+      this.#movesBreaker(known, endpointId, kind, trips) ||
       this.#movesFailing(known, endpointId, kind, success);
-    if (news)
-      this.#reports.add({ endpointId, kind, success, trips, probe: probe ? token : null, retryAfterMs });
+    if (!news) return;
+    if (kind === 'failing') this.#countUnwritten(endpointId, 1);
+    this.#reports.add({ endpointId, kind, success, trips, probe: probe ? token : null, retryAfterMs });
   }
 
   /** Asks for the one probe of the fleet. Throws when the database is away. */
@@ -111,10 +114,11 @@ export class HealthReporter {
     return performance.now() + retryAfterMs > known.pausedUntil + 500;
   }
 
-  #movesBreaker(known: KnownState, kind: HealthEvidence['kind'], trips: number): boolean {
+  #movesBreaker(known: KnownState, endpointId: string, kind: HealthEvidence['kind'], trips: number): boolean {
     if (!this.#options.policy.breaker.enabled) return false;
     if (kind === 'failing') return known.breaker === 'closed' || known.trips < trips;
-    return kind === 'alive' && known.failures > 0;
+    // Between two failures that are not written yet it is what makes them not be in a row.
+    return kind === 'alive' && (known.failures > 0 || this.#unwrittenFailures.has(endpointId));
   }
 
   #movesFailing(
@@ -138,6 +142,17 @@ export class HealthReporter {
   }
 
   async #flush(batch: HealthEvidence[]): Promise<void> {
+    await this.#write(batch);
+    for (const { endpointId, kind } of batch) if (kind === 'failing') this.#countUnwritten(endpointId, -1);
+  }
+
+  #countUnwritten(endpointId: string, by: 1 | -1): void {
+    const count = (this.#unwrittenFailures.get(endpointId) ?? 0) + by;
+    if (count > 0) this.#unwrittenFailures.set(endpointId, count);
+    else this.#unwrittenFailures.delete(endpointId);
+  }
+
+  async #write(batch: HealthEvidence[]): Promise<void> {
     const { pool, policy, log } = this.#options;
     for (let tries = 1; ; tries += 1) {
       try {
