@@ -1,20 +1,17 @@
 import { capShare, type Share } from '../../lib/domain/cap-share.ts';
 import { judgeClaim } from '../../lib/domain/claim-verdict.ts';
 import { LOCAL_WAIT_MS } from '../../lib/domain/limits.ts';
-import type { DeferralReason } from '../../lib/domain/vocabulary.ts';
 import { pause } from '../../lib/runtime/pause.ts';
 import type { Claim } from '../../lib/store/claims.ts';
 import { type AttemptContext, attempt, type Job, notSent, record } from './attempt.ts';
-import { DeferralBudget } from './deferral-budget.ts';
 import type { EndpointStates, Hold } from './endpoint-state.ts';
 import { Latencies } from './latencies.ts';
-import type { SlotWish } from './rate-gate.ts';
 import { ReadyQueue } from './ready-queue.ts';
 import { Throughput } from './throughput.ts';
+import { UNUSABLE_DELAY_MS, Unsent } from './unsent.ts';
 
 /** A release that comes back at once would be claimed at once by the process that could not use it. */
 const RELEASE_DELAY_MS = 50;
-const UNUSABLE_DELAY_MS = 1_000;
 /** What an endpoint that cannot be sent to may have open; its attempts end at once. */
 const UNUSABLE_CAP = 1;
 /** What is assumed of an endpoint that has not answered yet: what exceeds its cap must not share a wake-up. */
@@ -42,13 +39,11 @@ export class Workshop {
   readonly #queue: ReadyQueue<Job>;
   readonly #latencies = new Latencies();
   readonly #throughput = new Throughput();
-  readonly #budget = new DeferralBudget();
+  readonly #unsent: Unsent;
   /** Since when each open request has been open (performance.now()). */
   readonly #sending = new Map<Job, number>();
   /** Deliveries that have a slot and wait for a token. */
   #waitingForToken = 0;
-  /** Deliveries that are turned away and do not know yet until when. */
-  #askingForSlot = 0;
   #starting = false;
   #stopping = false;
   #idle: (() => void)[] = [];
@@ -59,7 +54,8 @@ export class Workshop {
       maxInFlight: options.maxInFlight,
       isSlow: (endpointId) => this.#latencies.isSlow(endpointId),
     });
-    this.#context = { ...options, release: (job) => this.#release(job, RELEASE_DELAY_MS) };
+    this.#unsent = new Unsent({ ...options, onIdle: () => this.#noteIdle() });
+    this.#context = { ...options, release: (job) => this.#unsent.release(job, RELEASE_DELAY_MS) };
   }
 
   get inFlight(): number {
@@ -72,7 +68,7 @@ export class Workshop {
 
   /** Whether more may be taken in that can wait its turn: what is turned away must cost its neighbours nothing. */
   get takesBulk(): boolean {
-    return !this.#budget.exhausted;
+    return !this.#unsent.tooMany;
   }
 
   /**
@@ -82,7 +78,7 @@ export class Workshop {
   wanted(claiming: number): number {
     if (this.#stopping || this.#options.settler.stuck) return 0;
     const ahead = Math.min(2 * this.#options.maxInFlight, this.#throughput.perSecond(performance.now()) / 2);
-    const taken = this.#queue.startable + this.#askingForSlot + claiming;
+    const taken = this.#queue.startable + this.#unsent.asking + claiming;
     const room = Math.floor(this.#queue.freeSlots + ahead) - taken;
     // Claiming one row for each row that ends costs ten times as much as claiming many.
     const worthwhile = Math.min(32, this.#options.maxInFlight / 4, ahead / 4);
@@ -95,7 +91,7 @@ export class Workshop {
 
   /** Gives back leases of which nothing more is known. */
   giveBack(claims: readonly Claim[]): void {
-    for (const claim of claims) this.#releaseClaim(claim, UNUSABLE_DELAY_MS);
+    for (const claim of claims) this.#unsent.releaseClaim(claim, UNUSABLE_DELAY_MS);
   }
 
   /** Turns away what has waited for over a second; call it several times a second. */
@@ -106,14 +102,14 @@ export class Workshop {
     }
     for (const { item, endpointFull } of this.#queue.takeOverdue(now - LOCAL_WAIT_MS)) {
       if (endpointFull) this.#overflow(item, 'concurrency');
-      else this.#release(item, RELEASE_DELAY_MS);
+      else this.#unsent.release(item, RELEASE_DELAY_MS);
     }
   }
 
   /** Starts nothing more: gives back what waits, and resolves when what is being sent has ended or the limit has passed. */
   async stop(limitMs: number): Promise<void> {
     this.#stopping = true;
-    for (const job of this.#queue.takeAll()) this.#release(job, 0);
+    for (const job of this.#queue.takeAll()) this.#unsent.release(job, 0);
     if (this.#isIdle) return;
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, limitMs);
@@ -136,13 +132,13 @@ export class Workshop {
       },
       { maxPayloadBytes: this.#options.maxPayloadBytes },
     );
-    if (verdict.kind === 'end') return this.#end(job, verdict.reason, verdict.loud);
+    if (verdict.kind === 'end') return this.#unsent.end(job, verdict.reason, verdict.loud);
     if (verdict.kind === 'oversize') {
       const result = notSent('oversize', `the payload of ${claim.payloadBytes} bytes exceeds the limit`);
       return void record(this.#context, job, result, performance.now());
     }
-    if (this.#stopping) return this.#release(job, 0);
-    if ('enabled' in endpoint && !endpoint.enabled) return this.#defer(job, 'disabled', 'parked');
+    if (this.#stopping) return this.#unsent.release(job, 0);
+    if ('enabled' in endpoint && !endpoint.enabled) return this.#unsent.defer(job, 'disabled', 'parked');
     this.#options.states.learnFromClaim(claim, job.leasedAt);
     const hold = this.#options.states.hold(claim.endpointId);
     if (hold && hold.reason !== 'probe_wanted') this.#turnAway(job, hold);
@@ -151,8 +147,9 @@ export class Workshop {
 
   /** What its endpoint's breaker or pause holds back waits until that ends, or without a moment. */
   #turnAway(job: Job, hold: Exclude<Hold, { reason: 'probe_wanted' }>): void {
-    if (hold.forMs === Number.POSITIVE_INFINITY) this.#defer(job, 'paused', 'parked');
-    else this.#deferToSlot(job, hold.reason, { everyMs: job.endpoint.slotEveryMs, afterMs: hold.forMs });
+    if (hold.forMs === Number.POSITIVE_INFINITY) this.#unsent.defer(job, 'paused', 'parked');
+    else
+      this.#unsent.deferToSlot(job, hold.reason, { everyMs: job.endpoint.slotEveryMs, afterMs: hold.forMs });
   }
 
   #admit(job: Job): void {
@@ -181,7 +178,7 @@ export class Workshop {
       return this.#unanswered(job, error);
     }
     if (job.probe) return this.#takeToken(job);
-    this.#deferToSlot(job, 'probe', { everyMs: job.endpoint.slotEveryMs, afterMs: 0 });
+    this.#unsent.deferToSlot(job, 'probe', { everyMs: job.endpoint.slotEveryMs, afterMs: 0 });
     this.#leave(job);
   }
 
@@ -193,8 +190,7 @@ export class Workshop {
       if (verdict.kind === 'unanswered') return this.#unanswered(job, verdict.error);
       if (verdict.kind === 'go')
         return verdict.delayMs > 0 ? void this.#await(job, verdict.delayMs) : void this.#send(job);
-      this.#giveBackProbe(job);
-      this.#defer(job, 'rate_limit', verdict.delayMs);
+      this.#unsent.defer(job, 'rate_limit', verdict.delayMs);
       this.#leave(job);
     });
   }
@@ -208,7 +204,7 @@ export class Workshop {
 
   async #send(job: Job): Promise<void> {
     if (this.#stopping) {
-      this.#release(job, 0);
+      this.#unsent.release(job, 0);
       return this.#leave(job);
     }
     const startedAt = performance.now();
@@ -222,7 +218,7 @@ export class Workshop {
 
   #unanswered(job: Job, error: unknown): void {
     this.#options.log.warn({ err: error, delivery_id: job.claim.deliveryId }, 'a gate did not answer');
-    this.#release(job, UNUSABLE_DELAY_MS);
+    this.#unsent.release(job, UNUSABLE_DELAY_MS);
     this.#leave(job);
   }
 
@@ -248,20 +244,11 @@ export class Workshop {
   }
 
   get #isIdle(): boolean {
-    return this.#queue.inFlight === 0 && this.#askingForSlot === 0;
+    return this.#queue.inFlight === 0 && this.#unsent.asking === 0;
   }
 
   #noteIdle(): void {
     if (this.#stopping && this.#isIdle) for (const resolve of this.#idle.splice(0)) resolve();
-  }
-
-  #end(job: Job, reason: 'refused' | 'cancelled' | 'expired', loud: boolean): void {
-    const { claim } = job;
-    const { metrics, settler, log } = this.#options;
-    const ids = { delivery_id: claim.deliveryId, event_id: claim.eventId, endpoint_id: claim.endpointId };
-    if (loud) log.error(ids, 'the event or endpoint of a delivery is missing: it ends refused');
-    metrics.dead[reason].inc();
-    settler.finish({ deliveryId: claim.deliveryId, token: claim.token, status: 'dead', reason, send: null });
   }
 
   /** What exceeds what its endpoint can take gets a moment of its own, as far apart as the endpoint has lately been able to take them. */
@@ -270,54 +257,7 @@ export class Workshop {
     const latencyMs = this.#latencies.of(job.claim.endpointId) ?? UNKNOWN_LATENCY_MS;
     const capEveryMs = latencyMs / maxInFlightOf(job);
     const everyMs = Math.max(slotEveryMs, capEveryMs);
-    this.#deferToSlot(job, capEveryMs > slotEveryMs ? 'concurrency' : reason, { everyMs, afterMs: 0 });
-  }
-
-  #deferToSlot(job: Job, reason: DeferralReason, wish: SlotWish): void {
-    this.#askingForSlot += 1;
-    const asked = this.#options.rate.slot(job.endpoint, wish).then(
-      (delayMs) => this.#defer(job, reason, delayMs),
-      (error: unknown) => {
-        this.#options.log.warn({ err: error, delivery_id: job.claim.deliveryId }, 'no slot was to be had');
-        this.#release(job, UNUSABLE_DELAY_MS);
-      },
-    );
-    void asked.finally(() => {
-      this.#askingForSlot -= 1;
-      this.#noteIdle();
-    });
-  }
-
-  #defer(job: Job, reason: DeferralReason, wait: number | 'parked'): void {
-    const { claim, endpoint } = job;
-    this.#budget.note();
-    this.#options.metrics.deferred[reason].inc();
-    this.#options.metrics.attempts.deferred.inc();
-    this.#options.settler.defer({
-      deliveryId: claim.deliveryId,
-      token: claim.token,
-      endpointId: claim.endpointId,
-      slotVersion: endpoint.slotVersion,
-      reason,
-      repeated: claim.deferralReason === reason,
-      wait,
-    });
-  }
-
-  #release(job: Job, delayMs: number): void {
-    this.#giveBackProbe(job);
-    this.#releaseClaim(job.claim, delayMs);
-  }
-
-  #releaseClaim({ deliveryId, token }: Claim, delayMs: number): void {
-    this.#options.metrics.released.inc();
-    this.#options.settler.keep({ kind: 'release', deliveryId, token, delayMs });
-  }
-
-  #giveBackProbe(job: Job): void {
-    if (!job.probe) return;
-    job.probe = false;
-    this.#options.health.giveBackProbe(job.claim);
+    this.#unsent.deferToSlot(job, capEveryMs > slotEveryMs ? 'concurrency' : reason, { everyMs, afterMs: 0 });
   }
 
   #capOf(job: Job): number {
