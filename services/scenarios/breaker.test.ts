@@ -54,6 +54,15 @@ async function openBreaker({ id, type, path }: At): Promise<void> {
   await fleet.post(5, { type });
   await eventually(async () => expect(await healthRow(pool, id)).toMatchObject({ state: 'open', trips: 1 }));
   expect(sink.arrivals(path).length).toBe(5);
+  // Their own retries are jittered: one of them may come at any moment, and would be counted with what is looked at.
+  await eventually(async () => {
+    const { rowCount } = await pool.query(
+      `update relay.queue set due_at = now() + interval '1 day', look_at = now() + interval '1 day'
+       where endpoint_id = $1 and attempts = 1 and lease_expires_at is null`,
+      [id],
+    );
+    expect(rowCount).toBe(5);
+  });
 }
 
 interface Owed {

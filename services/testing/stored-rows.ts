@@ -139,3 +139,19 @@ export async function deadLetterReason(pool: pg.Pool, id: string): Promise<strin
   );
   return rows[0]?.reason ?? null;
 }
+
+/**
+ * What the log says of an endpoint's deliveries: how many successes, and how many sends. A receiver on a busy machine may be too late for a
+ * send's deadline; then it has the delivery more than once, and each of its requests is a send in the log.
+ */
+export async function loggedSends(
+  pool: pg.Pool,
+  endpointId: string,
+): Promise<{ successes: number; sends: number }> {
+  const { rows } = await pool.query<{ successes: number; sends: number }>(
+    `select count(*) filter (where a.class = 'success')::integer as successes, count(a.send)::integer as sends
+     from relay.deliveries d join relay.delivery_attempts a on a.delivery_id = d.id where d.endpoint_id = $1`,
+    [endpointId],
+  );
+  return rows[0]!;
+}
