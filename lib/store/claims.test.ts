@@ -297,6 +297,22 @@ describe('claiming straight from the queue', () => {
     expect(idsOf((await claimDue(pool, 10, null, lease())).claims)).toEqual([locked]);
   });
 
+  it('leaves a slot to the process that gave it, until it is a second late', async () => {
+    const [mine, others, late] = await givenOwed(pool, 3, { announced: false });
+    for (const [id, giver] of [
+      [mine, 7],
+      [others, 8],
+      [late, 8],
+    ])
+      await pool.query(
+        `update relay.queue set waiting = 'slot', slot_version = 1, claimed_by = $2 where delivery_id = $1`,
+        [id, giver],
+      );
+    await age(pool, [late!], 1_100);
+    expect(idsOf((await claimDue(pool, 10, null, lease())).claims)).toEqual([mine, late].sort());
+    expect(idsOf((await claimDue(pool, 10, null, lease({ processNumber: 8 }))).claims)).toEqual([others]);
+  });
+
   it('finds rows that look at -infinity when it walks from the beginning, and keeps its place', async () => {
     const [id] = await givenOwed(pool, 1, { announced: false });
     await pool.query(`update relay.queue set look_at = '-infinity'`);

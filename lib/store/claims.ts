@@ -91,11 +91,16 @@ from c${JOINS}`;
 
 // Straight from the queue, when no stream tells what is due. `look_at` moves along, or the next poll would walk over what is
 // leased; the lower bound keeps it from walking over dead index entries.
+//
+// Who gave a slot comes for it first. Without a stream there may be no Redis either, and then each process gives out slots at its own part
+// of a rate: one that took another's as well would turn away what it cannot send, while the other had nothing to send.
+const OWN_SLOT_MS = 1_000;
 const BY_LOOK = `
 with picked as materialized (
   select delivery_id, look_at from relay.queue
   where look_at <= now() and look_at >= $5::timestamptz and due_at <= now() and lease_expires_at is null
     and not cancel_requested
+    and (waiting is distinct from 'slot' or coalesce(claimed_by, $4) = $4 or due_at <= now() - interval '${OWN_SLOT_MS} ms')
   order by look_at limit $1
   for update skip locked
 ),

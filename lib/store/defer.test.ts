@@ -68,7 +68,7 @@ describe('a deferral', () => {
       seq: 1,
       lane: 1,
       claim_token: null,
-      claimed_by: null,
+      claimed_by: 7,
       lease_in: null,
       announced_in: null,
     });
