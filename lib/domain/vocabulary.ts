@@ -86,5 +86,17 @@ export type Lane = (typeof LANES)[number];
 export const WAITS = ['slot', 'parked'] as const;
 export type Wait = (typeof WAITS)[number];
 
+/** What an API key may do. `manage` includes `replay`. */
+export const SCOPES = ['events:write', 'read', 'manage', 'replay'] as const;
+export type Scope = (typeof SCOPES)[number];
+
+/** What a portal token may do at most: it is handed to customers. */
+export const PORTAL_SCOPES = ['read', 'replay'] as const satisfies readonly Scope[];
+export type PortalScope = (typeof PORTAL_SCOPES)[number];
+
+/** Who changed something: an API key, a portal token, or whoever holds RELAY_ADMIN_KEY. */
+export const AUDIT_ACTORS = ['key', 'portal', 'admin'] as const;
+export type AuditActor = (typeof AUDIT_ACTORS)[number];
+
 export const ENDPOINT_JOBS = ['retime', 'cancel'] as const;
 export type EndpointJobKind = (typeof ENDPOINT_JOBS)[number];

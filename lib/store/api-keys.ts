@@ -1,15 +1,11 @@
 import { hash, randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
 import type { Pool } from 'pg';
+import type { Scope } from '../domain/vocabulary.ts';
 import { plainArray } from './array-literal.ts';
 import type { Database } from './database.ts';
 import { newId } from './new-id.ts';
-import type { Scope } from './tables.ts';
 import { holdTenant } from './tenants.ts';
-
-export type { Scope } from './tables.ts';
-
-export const SCOPES: readonly Scope[] = ['events:write', 'read', 'manage'];
 
 const KEY_PREFIX = 'relay_';
 /** As much of a key as is stored and shown: enough to tell keys apart, far too little to guess one. */

@@ -1,4 +1,4 @@
-import type { Pool } from 'pg';
+import type { Queryable } from './pool.ts';
 
 export interface ReplayResult {
   replayed: string[];
@@ -33,7 +33,7 @@ returning delivery_id`;
  * Returns dead deliveries to pending, due now: the same id, one generation on, a fresh budget of attempts, their history kept. Ids that
  * are not dead, or are being replayed by somebody else at this moment, are left out of both lists.
  */
-export async function replayDeliveries(pool: Pool, ids: readonly string[]): Promise<ReplayResult> {
+export async function replayDeliveries(pool: Queryable, ids: readonly string[]): Promise<ReplayResult> {
   const { rows } = await pool.query<{ delivery_id: string }>({
     name: 'relay_replay',
     text: REPLAY,
@@ -44,7 +44,7 @@ export async function replayDeliveries(pool: Pool, ids: readonly string[]): Prom
   return { replayed, endpointDeleted: rest.length === 0 ? [] : await deadWithoutEndpoint(pool, rest) };
 }
 
-async function deadWithoutEndpoint(pool: Pool, ids: readonly string[]): Promise<string[]> {
+async function deadWithoutEndpoint(pool: Queryable, ids: readonly string[]): Promise<string[]> {
   const { rows } = await pool.query<{ id: string }>({
     name: 'relay_replay_nowhere',
     text: `select d.id from relay.deliveries d

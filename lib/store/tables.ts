@@ -1,5 +1,6 @@
 import type { ColumnType, Generated } from 'kysely';
 import type {
+  AuditActor,
   BreakerState,
   DeadReason,
   DeferralReason,
@@ -8,6 +9,8 @@ import type {
   EndpointJobKind,
   OutcomeClass,
   PauseReason,
+  PortalScope,
+  Scope,
   ShownStatus,
   SigningScheme,
 } from '../domain/vocabulary.ts';
@@ -16,6 +19,8 @@ import type {
 export interface Tables {
   tenants: TenantTable;
   api_keys: ApiKeyTable;
+  portal_tokens: PortalTokenTable;
+  audit_log: AuditTable;
   endpoints: EndpointTable;
   subscriptions: SubscriptionTable;
   endpoint_jobs: EndpointJobTable;
@@ -25,8 +30,6 @@ export interface Tables {
   delivery_attempts: AttemptTable;
   dead_letters: DeadLetterTable;
 }
-
-export type Scope = 'events:write' | 'read' | 'manage';
 
 type MadeByDatabase = ColumnType<Date, never, never>;
 
@@ -49,6 +52,40 @@ interface ApiKeyTable {
   expires_at: Date | null;
   revoked_at: Date | null;
   last_used_at: Date | null;
+  /** Null: the API's own limit. */
+  requests_per_second: number | null;
+  /** The key that a rotation put in its place. */
+  replaced_by: string | null;
+}
+
+interface PortalTokenTable {
+  id: string;
+  tenant_id: string;
+  name: string;
+  prefix: string;
+  token_hash: Buffer;
+  scopes: PortalScope[];
+  /** Null: every endpoint of the tenant. */
+  endpoint_ids: string[] | null;
+  /** The key that made it; null for the key of RELAY_ADMIN_KEY. */
+  made_by: string | null;
+  created_at: MadeByDatabase;
+  expires_at: Date;
+  revoked_at: Date | null;
+}
+
+interface AuditTable {
+  id: string;
+  /** Null for what belongs to no tenant, such as an admin key. */
+  tenant_id: string | null;
+  at: MadeByDatabase;
+  actor: AuditActor;
+  actor_id: string | null;
+  action: string;
+  resource: string;
+  resource_id: string | null;
+  changes: unknown;
+  request_id: string;
 }
 
 /** An endpoint's own retry policy, as the API takes and shows it; what it leaves out is the dispatcher's default. */

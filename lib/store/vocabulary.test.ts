@@ -2,6 +2,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
 import {
+  AUDIT_ACTORS,
   BREAKER_STATES,
   DEAD_REASONS,
   DEFERRAL_REASONS,
@@ -10,6 +11,8 @@ import {
   ENDPOINT_JOBS,
   OUTCOME_CLASSES,
   PAUSE_REASONS,
+  PORTAL_SCOPES,
+  SCOPES,
   SHOWN_STATUSES,
   SIGNING_SCHEMES,
   WAITS,
@@ -35,7 +38,8 @@ afterAll(async () => {
 
 /** The closed list of each column, as the schema has it. */
 const COLUMNS: Record<string, readonly string[]> = {
-  'api_keys.scopes': ['events:write', 'read', 'manage'],
+  'api_keys.scopes': SCOPES,
+  'audit_log.actor': AUDIT_ACTORS,
   'dead_letters.reason': DEAD_REASONS,
   'deliveries.dead_reason': DEAD_REASONS,
   'deliveries.last_class': OUTCOME_CLASSES,
@@ -47,6 +51,7 @@ const COLUMNS: Record<string, readonly string[]> = {
   'endpoints.paused_reason': PAUSE_REASONS,
   'endpoints.signing_scheme': SIGNING_SCHEMES,
   'endpoints.transport': ['http'],
+  'portal_tokens.scopes': PORTAL_SCOPES,
   'process_heartbeats.role': ['api', 'dispatcher', 'reconciler'],
   'process_heartbeats.wake': WAKE_MODES,
   'queue.deferral_reason': DEFERRAL_REASONS,

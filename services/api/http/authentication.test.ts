@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { hashApiKey, type KeyGrant, SCOPES } from '../../../lib/store/api-keys.ts';
+import { SCOPES } from '../../../lib/domain/vocabulary.ts';
+import { hashApiKey, type KeyGrant } from '../../../lib/store/api-keys.ts';
 import { type Access, Authenticator, type Principal, requireAccess } from './authentication.ts';
 
 const GRANT: KeyGrant = { keyId: 'k', tenantId: 't', scopes: ['read'], expiresInMs: null };
@@ -113,7 +114,11 @@ describe('access', () => {
     for (const tenantId of [null, 't']) {
       for (const scope of SCOPES) {
         const principal: Principal = { keyId: 'k', tenantId, scopes: [scope] };
-        for (const access of SCOPES) expect(allowed(principal, access)).toBe(access === scope);
+        for (const access of SCOPES) {
+          expect(allowed(principal, access)).toBe(
+            access === scope || (access === 'replay' && scope === 'manage'),
+          );
+        }
         expect(allowed(principal, 'admin')).toBe(tenantId === null && scope === 'manage');
         expect(allowed(principal, 'open')).toBe(true);
       }

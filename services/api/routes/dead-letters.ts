@@ -85,7 +85,7 @@ export const deadLetterRoutes = [
       name: 'replayDeadLetters',
       method: 'post',
       path: '/v1/dlq/replay',
-      access: 'manage',
+      access: 'replay',
       tag,
       summary: 'Send dead letters again, oldest first',
       description:

@@ -166,7 +166,7 @@ export const deliveryRoutes = [
       name: 'replayDelivery',
       method: 'post',
       path: '/v1/deliveries/{id}/replay',
-      access: 'manage',
+      access: 'replay',
       tag: 'Deliveries',
       summary: 'Send a dead delivery again',
       description:

@@ -1,5 +1,6 @@
 import { z } from 'zod';
-import { type ApiKey, createApiKey, listApiKeys, revokeApiKey, SCOPES } from '../../../lib/store/api-keys.ts';
+import { SCOPES } from '../../../lib/domain/vocabulary.ts';
+import { type ApiKey, createApiKey, listApiKeys, revokeApiKey } from '../../../lib/store/api-keys.ts';
 import type { Principal } from '../http/authentication.ts';
 import { idCursor } from '../http/cursor.ts';
 import { idParams, moment, pageLimit, text, uuid } from '../http/fields.ts';

@@ -6,10 +6,10 @@ import {
   DISABLED_REASONS,
   OUTCOME_CLASSES,
   PAUSE_REASONS,
+  SCOPES,
   SHOWN_STATUSES,
   SIGNING_SCHEMES,
 } from '../../../lib/domain/vocabulary.ts';
-import { SCOPES } from '../../../lib/store/api-keys.ts';
 import { PROBLEMS, type ProblemCode } from '../http/problem.ts';
 
 /** What the API answers, for its documentation; a test holds real answers against these. */
