@@ -11,6 +11,7 @@ import {
   givenOwed,
   keepOne,
   lease,
+  pollLease,
   release,
   retry,
 } from '../../services/testing/given-queue.ts';
@@ -247,22 +248,22 @@ describe('claiming straight from the queue', () => {
   it('takes what is due in the order of its look, up to the limit, and goes on from its cursor', async () => {
     const ids = await givenOwed(pool, 6, { announced: false });
     await Promise.all(ids.map((id, n) => age(pool, [id], 60_000 - n * 5_000)));
-    const first = await claimDue(pool, 4, null, lease());
+    const first = await claimDue(pool, 4, null, pollLease());
     expect(idsOf(first.claims)).toEqual(ids.slice(0, 4));
     const { rows } = await pool.query(
       'select max(look_at) as look from relay.queue where lease_expires_at is null',
     );
     expect(first.cursor!.getTime()).toBeLessThan(rows[0].look.getTime());
-    const second = await claimDue(pool, 4, first.cursor, lease());
+    const second = await claimDue(pool, 4, first.cursor, pollLease());
     expect(idsOf(second.claims)).toEqual(ids.slice(4));
     expect(second.cursor!.getTime()).toBeGreaterThan(first.cursor!.getTime());
-    expect((await claimDue(pool, 4, second.cursor, lease())).claims).toEqual([]);
+    expect((await claimDue(pool, 4, second.cursor, pollLease())).claims).toEqual([]);
   });
 
   it('brings the same as a claim by ids', async () => {
     const id = await givenOne(pool, { payload: Buffer.from([0, 1]) });
     await age(pool, [id], 60_000);
-    const { claims } = await claimDue(pool, 10, null, lease());
+    const { claims } = await claimDue(pool, 10, null, pollLease());
     const { lateMs: _late, ageMs: _age, token: _token, ...byLook } = claims[0]!;
     await keepOne(pool, release(claims[0]!));
     const { lateMs: _1, ageMs: _2, token: _3, ...byId } = await givenClaimed(pool, id);
@@ -271,7 +272,7 @@ describe('claiming straight from the queue', () => {
 
   it('moves the look to 5 s after the lease, so that the next poll does not walk over it', async () => {
     const [id] = await givenOwed(pool, 1, { announced: false });
-    await claimDue(pool, 1, null, lease({ leaseMs: 30_000 }));
+    await claimDue(pool, 1, null, pollLease({ leaseMs: 30_000 }));
     const row = await queueRow(pool, id!);
     expect(row.look_in - row.lease_in!).toBeCloseTo(5_000, 0);
   });
@@ -291,41 +292,39 @@ describe('claiming straight from the queue', () => {
     const holder = await pool.connect();
     await holder.query('begin');
     await holder.query('select from relay.queue where delivery_id = $1 for update', [locked]);
-    expect(idsOf((await claimDue(pool, 10, null, lease())).claims)).toEqual([free]);
+    expect(idsOf((await claimDue(pool, 10, null, pollLease())).claims)).toEqual([free]);
     await holder.query('rollback');
     holder.release();
-    expect(idsOf((await claimDue(pool, 10, null, lease())).claims)).toEqual([locked]);
+    expect(idsOf((await claimDue(pool, 10, null, pollLease())).claims)).toEqual([locked]);
   });
 
-  it('leaves a slot to the process that gave it, until it is a second late', async () => {
-    const [mine, others, late] = await givenOwed(pool, 3, { announced: false });
-    for (const [id, giver] of [
-      [mine, 7],
-      [others, 8],
-      [late, 8],
-    ])
-      await pool.query(
-        `update relay.queue set waiting = 'slot', slot_version = 1, claimed_by = $2 where delivery_id = $1`,
-        [id, giver],
-      );
-    await age(pool, [late!], 1_100);
-    expect(idsOf((await claimDue(pool, 10, null, lease())).claims)).toEqual([mine, late].sort());
-    expect(idsOf((await claimDue(pool, 10, null, lease({ processNumber: 8 }))).claims)).toEqual([others]);
+  it('divides what wakes in its slot between the dispatchers, until it is a second late', async () => {
+    const ids = await givenOwed(pool, 40, { announced: false });
+    await pool.query(`update relay.queue set waiting = 'slot', slot_version = 1`);
+    const poll = async (rank: number) =>
+      idsOf((await claimDue(pool, 100, null, pollLease({ part: { rank, live: 3 } }))).claims);
+    const first = await poll(0);
+    expect(first.length).toBeGreaterThan(0);
+    expect(first.length).toBeLessThan(ids.length);
+    expect(await poll(0)).toEqual([]);
+    const second = await poll(1);
+    await age(pool, ids, 1_100);
+    expect([...first, ...second, ...(await poll(1))].sort()).toEqual([...ids].sort());
   });
 
   it('finds rows that look at -infinity when it walks from the beginning, and keeps its place', async () => {
     const [id] = await givenOwed(pool, 1, { announced: false });
     await pool.query(`update relay.queue set look_at = '-infinity'`);
     const later = new Date();
-    expect((await claimDue(pool, 1, later, lease())).claims).toEqual([]);
-    const { claims, cursor } = await claimDue(pool, 1, null, lease());
+    expect((await claimDue(pool, 1, later, pollLease())).claims).toEqual([]);
+    const { claims, cursor } = await claimDue(pool, 1, null, pollLease());
     expect(idsOf(claims)).toEqual([id]);
     expect(cursor).toBeNull();
   });
 
   it('gives each row to one of many pollers', async () => {
     const ids = await givenOwed(pool, 300, { announced: false });
-    const poll = async () => (await claimDue(pool, 40, null, lease())).claims;
+    const poll = async () => (await claimDue(pool, 40, null, pollLease())).claims;
     const won: { deliveryId: string }[] = [];
     while (won.length < ids.length) {
       const round = (await Promise.all([poll(), poll(), poll(), poll()])).flat();

@@ -1,4 +1,5 @@
 import type { Pool } from 'pg';
+import type { Share } from '../domain/cap-share.ts';
 import { INLINE_PAYLOAD_BYTES, RECLAIM_GRACE_MS } from '../domain/limits.ts';
 import type { BreakerState } from '../domain/vocabulary.ts';
 import { plainArray } from './array-literal.ts';
@@ -92,15 +93,17 @@ from c${JOINS}`;
 // Straight from the queue, when no stream tells what is due. `look_at` moves along, or the next poll would walk over what is
 // leased; the lower bound keeps it from walking over dead index entries.
 //
-// Who gave a slot comes for it first. Without a stream there may be no Redis either, and then each process gives out slots at its own part
-// of a rate: one that took another's as well would turn away what it cannot send, while the other had nothing to send.
-const OWN_SLOT_MS = 1_000;
+// What wakes in its slot is divided: each process takes its part of it, by a hash of the id, and what is a second late anybody takes. Without
+// a stream there may be no Redis either, and then each keeps to its part of the rates: one that took more would turn away what it cannot
+// send, while another had nothing to send.
+const OWN_PART_MS = 1_000;
 const BY_LOOK = `
 with picked as materialized (
   select delivery_id, look_at from relay.queue
   where look_at <= now() and look_at >= $5::timestamptz and due_at <= now() and lease_expires_at is null
     and not cancel_requested
-    and (waiting is distinct from 'slot' or coalesce(claimed_by, $4) = $4 or due_at <= now() - interval '${OWN_SLOT_MS} ms')
+    and (waiting is distinct from 'slot' or (uuid_hash(delivery_id) & 2147483647) % $6::integer = $7::integer
+      or due_at <= now() - interval '${OWN_PART_MS} ms')
   order by look_at limit $1
   for update skip locked
 ),
@@ -150,6 +153,11 @@ export async function claimByIds(
   return rows.map((row) => toClaim(row, options.token));
 }
 
+export interface PollOptions extends ClaimOptions {
+  /** Which part of what wakes in its slot is this process's. */
+  part: Share;
+}
+
 /** Where a poll left off; the next starts 3 s before it, because transactions commit out of order. */
 export type PollCursor = Date | null;
 
@@ -163,14 +171,16 @@ export async function claimDue(
   pool: Pool,
   limit: number,
   from: PollCursor,
-  options: ClaimOptions,
+  options: PollOptions,
 ): Promise<{ claims: Claim[]; cursor: PollCursor }> {
+  const { token, leaseMs, processNumber, part } = options;
+  const live = Math.max(1, part.live);
   const { rows } = await pool.query<ClaimRow & { last_look: Date | number; read_at: Date }>({
     name: 'relay_claim_due',
     text: BY_LOOK,
-    values: [limit, options.token, options.leaseMs, options.processNumber, from ?? '-infinity'],
+    values: [limit, token, leaseMs, processNumber, from ?? '-infinity', live, part.rank % live],
   });
-  return { claims: rows.map((row) => toClaim(row, options.token)), cursor: nextCursor(rows, limit, from) };
+  return { claims: rows.map((row) => toClaim(row, token)), cursor: nextCursor(rows, limit, from) };
 }
 
 function nextCursor(

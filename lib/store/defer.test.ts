@@ -68,7 +68,7 @@ describe('a deferral', () => {
       seq: 1,
       lane: 1,
       claim_token: null,
-      claimed_by: 7,
+      claimed_by: null,
       lease_in: null,
       announced_in: null,
     });

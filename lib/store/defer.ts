@@ -22,8 +22,6 @@ export interface Deferral {
 // endpoint is held while a wait is written: either that transaction waits for this one, and its job finds the row, or this one sees the
 // new version, and the row is due now. Such a row was not deferred: it keeps its reason and is not logged.
 //
-// `claimed_by` stays: it tells whose slot it is.
-//
 // The endpoints' values stand in arrays, found by position like those of the batch, and the queue is joined to nothing. A first deferral for a
 // reason is logged; a repeated one only counts, or a dead endpoint would write a row for every look at it.
 const DEFER = `
@@ -54,7 +52,7 @@ deferred as (
         lateral (select k.kind as waiting, k.kind is not null or q.cancel_requested as counts,
           case k.kind when 'slot' then now() + t.ms * interval '1 ms' when 'parked' then 'infinity' else now() end as due_at) w
     ),
-    announced_at = null, lease_expires_at = null, claim_token = null, claimed_by = $8, reclaims = 0, lane = 1
+    announced_at = null, lease_expires_at = null, claim_token = null, claimed_by = null, reclaims = 0, lane = 1
   where q.delivery_id = any($1::uuid[]) and q.claim_token = ($2::uuid[])[array_position($1::uuid[], q.delivery_id)]
   returning q.delivery_id, q.seq, q.attempts, q.generation, q.waiting is not null or q.cancel_requested as counts,
     case when q.waiting = 'slot' then q.due_at end as next_at, array_position($1::uuid[], q.delivery_id) as i

@@ -11,6 +11,7 @@ import {
   lease,
   newEvent,
   PROCESS,
+  pollLease,
   release,
   retry,
   success,
@@ -105,7 +106,7 @@ async function runEverything(
       );
       await surfaceEnqueued(leader, 100);
 
-      const polled = await claimDue(hot.pool, 1_000, from, lease({ leaseMs: 0 }));
+      const polled = await claimDue(hot.pool, 1_000, from, pollLease({ leaseMs: 0 }));
       expect(polled.claims.length).toBeGreaterThan(0);
       await leader.query(`update relay.queue set lease_expires_at = now() - interval '1 minute', look_at = now(),
         reclaims = case when claimed_by is null then 0 else 9 * (attempts % 2) end where lease_expires_at is not null`);

@@ -8,6 +8,7 @@ import {
   givenOwed,
   lease,
   PROCESS,
+  pollLease,
   release,
   retry,
   success,
@@ -106,7 +107,7 @@ class Crowd {
   }
 
   async #poll(pool: pg.Pool): Promise<void> {
-    this.#hold((await claimDue(pool, 32, null, lease({ leaseMs: LEASE_MS }))).claims);
+    this.#hold((await claimDue(pool, 32, null, pollLease({ leaseMs: LEASE_MS }))).claims);
     await pause(20);
   }
 

@@ -1,5 +1,6 @@
 import { StreamConsumer } from '../../lib/broker/consumer.ts';
 import type { DispatcherConfig } from '../../lib/config/dispatcher.ts';
+import type { Share } from '../../lib/domain/cap-share.ts';
 import { LOCAL_WAIT_MS, SETTLE_MARGIN_MS } from '../../lib/domain/limits.ts';
 import { LANES, type Lane } from '../../lib/domain/vocabulary.ts';
 import { deliveryMetrics } from '../../lib/metrics/delivery.ts';
@@ -59,6 +60,8 @@ export async function startDispatcher({
   const link = await startLink(config.broker, log);
   const member = await new FleetMember({ pool: pools.general, role: 'dispatcher', link, log }).start();
 
+  const share = (): Share => ({ rank: member.fleet.dispatchersBefore, live: member.fleet.liveDispatchers });
+
   const metrics = new Metrics({ processMetrics: true });
   const counted = deliveryMetrics(metrics, {
     inFlight: () => workshop.inFlight,
@@ -110,14 +113,12 @@ export async function startDispatcher({
     states,
     health,
     rate,
-    share: () => ({ rank: member.fleet.dispatchersBefore, live: member.fleet.liveDispatchers }),
+    share,
     metrics: counted,
     log,
     lines,
     leaseMs: config.leaseMs,
     retryPolicy: config.retryPolicy,
-    headerPrefix: config.headerPrefix,
-    userAgent: `${config.headerPrefix}/${version} (webhooks)`,
     snippetBytes: config.maxResponseBytes,
     now: () => member.now(),
     maxInFlight: config.maxInFlight,
@@ -129,8 +130,9 @@ export async function startDispatcher({
   });
   const intake: Intake = new Intake({
     pool: pools.claim,
-    endpoints: new EndpointCache({ ...config, pool: pools.general }),
+    endpoints: new EndpointCache({ ...config, version, pool: pools.general }),
     processNumber: () => member.number,
+    part: share,
     leaseMs: config.leaseMs,
     maxBatch: config.claimBatch,
     lingerMs: config.claimLingerMs,

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import type pg from 'pg';
+import type { Share } from '../../lib/domain/cap-share.ts';
 import type { Lane } from '../../lib/domain/vocabulary.ts';
 import type { DeliveryMetrics } from '../../lib/metrics/delivery.ts';
 import type { Logger } from '../../lib/runtime/log.ts';
@@ -26,6 +27,8 @@ export interface IntakeOptions {
   pool: pg.Pool;
   endpoints: EndpointCache;
   processNumber: () => number;
+  /** Which part of what wakes in its slot this process polls for. */
+  part: () => Share;
   leaseMs: number;
   maxBatch: number;
   lingerMs: number;
@@ -121,12 +124,10 @@ export class Intake {
     if (full) this.#fullPassAt = now;
     this.#claiming += limit;
     try {
-      const { claims, cursor } = await claimDue(
-        this.#options.pool,
-        limit,
-        full ? null : this.#cursor,
-        this.#claimOptions(),
-      );
+      const { claims, cursor } = await claimDue(this.#options.pool, limit, full ? null : this.#cursor, {
+        ...this.#claimOptions(),
+        part: this.#options.part(),
+      });
       this.#cursor = cursor;
       await this.#hand(claims, now);
       return claims.length;

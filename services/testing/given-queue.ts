@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type pg from 'pg';
 import { normalizePatterns } from '../../lib/domain/event-type.ts';
 import { DEFAULT_TENANT_ID } from '../../lib/domain/limits.ts';
-import { type Claim, type ClaimOptions, claimByIds } from '../../lib/store/claims.ts';
+import { type Claim, type ClaimOptions, claimByIds, type PollOptions } from '../../lib/store/claims.ts';
 import { type Deferral, defer } from '../../lib/store/defer.ts';
 import {
   type Accepted,
@@ -128,6 +128,11 @@ export const PROCESS = { processNumber: 7 };
 
 export function lease(options: Partial<ClaimOptions> = {}): ClaimOptions {
   return { token: randomUUID(), leaseMs: 30_000, processNumber: 7, ...options };
+}
+
+/** The same for a poll, by the only dispatcher there is unless said. */
+export function pollLease(options: Partial<PollOptions> = {}): PollOptions {
+  return { ...lease(), part: { rank: 0, live: 1 }, ...options };
 }
 
 /** Claims a delivery that must be free. */
