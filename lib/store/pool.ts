@@ -6,20 +6,24 @@ export interface Queryable {
 }
 
 /** What a connection is for decides its settings; they travel in the start-up packet, so no connection is ever without them. */
-export type PoolPurpose = 'ingest' | 'ingest_alone' | 'hot' | 'sweep' | 'general' | 'migrate';
+export type PoolPurpose = 'ingest' | 'ingest_alone' | 'hot' | 'sweep' | 'general' | 'search' | 'migrate';
 
 const COMMON = ['timezone=UTC', 'tcp_keepalives_idle=30', 'jit=off'];
 
 // On a young or nearly empty table the planner prefers to read all of it; these statements know their index. (The plan is
-// proved by tests, on an unanalysed table too.) So it need not be made anew for each call either: for a batch of 20 rows, planning was
-// a tenth of the statement.
-const BY_INDEX = [
+// proved by tests, on an unanalysed table too.)
+const INDEXES_ONLY = [
   'enable_seqscan=off',
   'enable_hashjoin=off',
   'enable_mergejoin=off',
   'enable_bitmapscan=off',
-  'plan_cache_mode=force_generic_plan',
 ];
+
+// So the plan need not be made anew for each call either: for a batch of 20 rows, planning was a tenth of the statement.
+const BY_INDEX = [...INDEXES_ONLY, 'plan_cache_mode=force_generic_plan'];
+
+/** How long a search may take, ms. */
+export const SEARCH_LIMIT_MS = 5_000;
 
 const SETTINGS: Record<PoolPurpose, readonly string[]> = {
   // A key held by somebody's open transaction must stop only those who use that key.
@@ -31,6 +35,8 @@ const SETTINGS: Record<PoolPurpose, readonly string[]> = {
   // Building an index on a large table takes as long as it takes; waiting for a lock must not stall the traffic behind it.
   migrate: ['lock_timeout=10000'],
   general: ['statement_timeout=15000', 'idle_in_transaction_session_timeout=30000'],
+  // Reads that look through many rows for one page: whoever asks for too much is told so.
+  search: [...INDEXES_ONLY, `statement_timeout=${SEARCH_LIMIT_MS}`],
 };
 
 export interface PoolOptions {
