@@ -8,6 +8,10 @@
 export const DELIVERY_STATUSES = ['pending', 'succeeded', 'dead'] as const;
 export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];
 
+/** The statuses of a delivery that has ended, and which a replay may start from. */
+export const FINISHED_STATUSES = ['succeeded', 'dead'] as const;
+export type FinishedStatus = (typeof FINISHED_STATUSES)[number];
+
 /** What people are shown: `inflight` is a pending delivery whose queue row has a running lease. */
 export const SHOWN_STATUSES = ['pending', 'inflight', 'succeeded', 'dead'] as const;
 export type ShownStatus = (typeof SHOWN_STATUSES)[number];
@@ -100,3 +104,33 @@ export type AuditActor = (typeof AUDIT_ACTORS)[number];
 
 export const ENDPOINT_JOBS = ['retime', 'cancel'] as const;
 export type EndpointJobKind = (typeof ENDPOINT_JOBS)[number];
+
+/** What Relay tells about itself. Each has one dot: see `relay.operational_patterns` in the schema. */
+export const OPERATIONAL_EVENTS = [
+  'endpoint.disabled',
+  'endpoint.enabled',
+  'endpoint.opened',
+  'endpoint.recovered',
+  'delivery.dead',
+  'replay.finished',
+] as const;
+export type OperationalEvent = (typeof OPERATIONAL_EVENTS)[number];
+
+/** Whose operational events an endpoint hears of: its own tenant's, or everybody's. */
+export const OPERATIONAL_SCOPES = ['tenant', 'all_tenants'] as const;
+export type OperationalScope = (typeof OPERATIONAL_SCOPES)[number];
+
+/** Where a replay job stands: `failed` could not go on, and is gone on with when it is resumed. */
+export const REPLAY_STATES = ['running', 'paused', 'failed', 'cancelled', 'finished'] as const;
+export type ReplayState = (typeof REPLAY_STATES)[number];
+
+/** The states in which a replay job has something left to do. */
+export const OPEN_REPLAY_STATES = ['running', 'paused', 'failed'] as const;
+export type OpenReplayState = (typeof OPEN_REPLAY_STATES)[number];
+
+/**
+ * Why a replay job passed over a delivery that it had selected: its endpoint is deleted, its event is, it has changed since (somebody else replayed it,
+ * or it is gone), or somebody held it until the job was cancelled.
+ */
+export const REPLAY_SKIPS = ['endpoint_deleted', 'event_missing', 'changed', 'locked'] as const;
+export type ReplaySkip = (typeof REPLAY_SKIPS)[number];

@@ -7,6 +7,7 @@ import type {
   DeliveryStatus,
   DisabledReason,
   EndpointJobKind,
+  OperationalScope,
   OutcomeClass,
   PauseReason,
   PortalScope,
@@ -109,6 +110,8 @@ interface EndpointTable {
   url: string;
   transport: Generated<'http'>;
   event_types: string[];
+  operational_types: Generated<string[]>;
+  operational_scope: Generated<OperationalScope>;
   description: string;
   enabled: Generated<boolean>;
   disabled_reason: DisabledReason | null;
