@@ -17,11 +17,11 @@ export function ingestMetrics(metrics: Metrics, state: { queued: () => number })
       'From the arrival of a posted event to its answer.',
       FAST_BUCKETS,
     ),
-    batchSize: metrics.histogram(
-      'relay_ingest_batch_size',
-      'Events committed by one statement.',
-      BATCH_BUCKETS,
-    ),
+    batchSize: metrics.histogram('relay_ingest_batch_size', 'Events committed by one statement.', [
+      ...BATCH_BUCKETS,
+      512,
+      1_000,
+    ]),
     announced: metrics.counter(
       'relay_ingest_announced_total',
       'Deliveries put on the stream right after their commit.',

@@ -9,12 +9,15 @@ interface Flush<T> {
 }
 
 /** A batcher whose flushes end when the test says so. */
-function givenBatcher(options: { maxBatch?: number; lingerMs?: number; lanes?: number } = {}) {
+function givenBatcher(
+  options: { maxBatch?: number; lingerMs?: number; lanes?: number; weigh?: (item: number) => number } = {},
+) {
   const flushes: Flush<number>[] = [];
   const batcher = new Batcher<number>({
     maxBatch: options.maxBatch ?? 4,
     lingerMs: options.lingerMs ?? 20,
     lanes: options.lanes ?? 1,
+    ...(options.weigh ? { weigh: options.weigh } : {}),
     flush: (items) => new Promise((finish) => flushes.push({ items, finish })),
   });
   return {
@@ -100,6 +103,17 @@ describe('a batcher that is busy', () => {
   });
 });
 
+describe('items that weigh', () => {
+  it('fill a batch by their weight, are never divided, and go alone when they are heavier than one', async () => {
+    const { flushes, addAll } = givenBatcher({ maxBatch: 10, lanes: 9, lingerMs: 0, weigh: (item) => item });
+    addAll(4, 5);
+    expect(flushes).toEqual([]);
+    addAll(25, 3, 3, 8, 10);
+    await turns();
+    expect(flushes.map(({ items }) => items)).toEqual([[4, 5], [25], [3, 3], [8], [10]]);
+  });
+});
+
 describe('whatever is added, whenever', () => {
   it('is written once, in order, and draining ends', async () => {
     const script = fc.array(fc.record({ count: fc.nat(12), waitMs: fc.constantFrom(0, 0, 1, 3) }), {
@@ -109,14 +123,18 @@ describe('whatever is added, whenever', () => {
       maxBatch: fc.integer({ min: 1, max: 5 }),
       lanes: fc.integer({ min: 1, max: 3 }),
       lingerMs: fc.constantFrom(0, 1, 4),
+      heaviest: fc.integer({ min: 1, max: 7 }),
     });
     await fc.assert(
       fc.asyncProperty(script, settings, async (steps, options) => {
         const begun: number[] = [];
+        const weigh = (item: number) => 1 + (item % options.heaviest);
         const batcher = new Batcher<number>({
           ...options,
+          weigh,
           async flush(items) {
-            expect(items.length).toBeLessThanOrEqual(options.maxBatch);
+            const weight = items.reduce((sum, item) => sum + weigh(item), 0);
+            if (items.length > 1) expect(weight).toBeLessThanOrEqual(options.maxBatch);
             begun.push(...items);
             await (items.length % 2 ? nextTurn() : pause(1));
           },

@@ -1,6 +1,8 @@
 export interface BatcherOptions<T> {
-  /** At most this many items in one flush. */
+  /** At most this much weight in one flush; an item that is heavier goes by itself. */
   maxBatch: number;
+  /** How much an item counts; 1 unless said. */
+  weigh?: (item: T) => number;
   /** How long an item waits for company while other flushes are running; when all is quiet it goes at once. */
   lingerMs: number;
   /** Flushes that may run at the same time; one connection each. */
@@ -17,6 +19,7 @@ export class Batcher<T> {
   readonly #options: BatcherOptions<T>;
   #queue: T[] = [];
   #head = 0;
+  #weight = 0;
   #running = 0;
   #timer: NodeJS.Timeout | NodeJS.Immediate | null = null;
   #timerIsImmediate = false;
@@ -28,6 +31,7 @@ export class Batcher<T> {
 
   add(item: T): void {
     this.#queue.push(item);
+    this.#weight += this.#weigh(item);
     this.#schedule();
   }
 
@@ -49,7 +53,7 @@ export class Batcher<T> {
 
   #schedule(): void {
     if (this.#running >= this.#options.lanes || this.queued === 0) return;
-    if (this.queued >= this.#options.maxBatch) {
+    if (this.#weight >= this.#options.maxBatch) {
       this.#clearTimer();
       this.#flush();
       return;
@@ -84,20 +88,37 @@ export class Batcher<T> {
   }
 
   #take(): T[] {
-    if (this.queued <= this.#options.maxBatch) {
+    if (this.#weight <= this.#options.maxBatch) {
       const all = this.#head === 0 ? this.#queue : this.#queue.slice(this.#head);
       this.#queue = [];
       this.#head = 0;
+      this.#weight = 0;
       return all;
     }
-    const batch = this.#queue.slice(this.#head, this.#head + this.#options.maxBatch);
-    this.#head += this.#options.maxBatch;
+    const batch = this.#queue.slice(this.#head, this.#endOfBatch());
+    this.#head += batch.length;
     // Moving the rest down for every batch would cost its square; now and then is enough.
     if (this.#head > 4096) {
       this.#queue = this.#queue.slice(this.#head);
       this.#head = 0;
     }
     return batch;
+  }
+
+  /** Where the next batch ends; what it holds is no longer counted as waiting. */
+  #endOfBatch(): number {
+    let end = this.#head;
+    for (let weight = 0; end < this.#queue.length; end += 1) {
+      const own = this.#weigh(this.#queue[end]!);
+      if (end > this.#head && weight + own > this.#options.maxBatch) break;
+      weight += own;
+      this.#weight -= own;
+    }
+    return end;
+  }
+
+  #weigh(item: T): number {
+    return this.#options.weigh?.(item) ?? 1;
   }
 
   #announceIdle(): void {

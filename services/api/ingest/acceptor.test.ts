@@ -5,13 +5,13 @@ import { createPool } from '../../../lib/store/pool.ts';
 import { listenQueue } from '../../../lib/store/wake.ts';
 import { createTestDatabase, type TestDatabase } from '../../testing/database.ts';
 import { eventually } from '../../testing/eventually.ts';
-import { type GivenAcceptor, givenAcceptor } from '../../testing/given-acceptor.ts';
+import { type GivenAcceptor, givenAcceptor, newRequest } from '../../testing/given-acceptor.ts';
 import { givenBroker, givenConsumer, givenLink } from '../../testing/given-broker.ts';
 import { givenEndpoint } from '../../testing/given-queue.ts';
 import { createTestRedis } from '../../testing/redis.ts';
 import { queueRow } from '../../testing/stored-rows.ts';
 import { startTcpProxy } from '../../testing/tcp-proxy.ts';
-import type { AcceptResult } from './acceptor.ts';
+import type { AcceptResult, EventRequest } from './acceptor.ts';
 
 let database: TestDatabase;
 let pool: pg.Pool;
@@ -97,6 +97,70 @@ describe('requests in flight at the same moment', () => {
   });
 });
 
+describe('requests that come together', () => {
+  const all = (count: number, make: (n: number) => Partial<EventRequest>) =>
+    given.acceptor.acceptAll(many(count, (n) => newRequest(make(n))));
+
+  it.each(['plain', 'keyed'])('share one commit, however many: %s ones', async (kind) => {
+    const type = `together.${kind}`;
+    const results = await all(700, (n) => ({
+      type,
+      payload: Buffer.from(`${n}`),
+      idempotencyKey: kind === 'keyed' ? `together-${n}` : null,
+    }));
+    const { rows } = await pool.query(
+      'select count(distinct xmin::text)::int as commits, count(*)::int as n from relay.events where type = $1',
+      [type],
+    );
+    expect(rows).toEqual([{ commits: 1, n: 700 }]);
+    const ids = results.map((result) => requireAccepted(result).eventId);
+    const stored = await pool.query('select id, payload from relay.events where id = any($1)', [ids]);
+    const payloads = new Map(stored.rows.map((row) => [row.id, String(row.payload)]));
+    expect(ids.map((id) => payloads.get(id))).toEqual(many(700, String));
+  });
+
+  it('share one for those with keys and one for those without', async () => {
+    await all(40, (n) => ({ type: 'mixed', idempotencyKey: n % 2 ? `mixed-${n}` : null }));
+    const { rows } = await pool.query(
+      `select count(*)::int as n from relay.events where type = 'mixed' group by xmin::text`,
+    );
+    expect(rows).toEqual([{ n: 20 }, { n: 20 }]);
+  });
+
+  it('with one key are one event, and those that ask for something else conflict', async () => {
+    const results = await all(9, (n) => ({
+      idempotencyKey: 'folded',
+      payload: Buffer.from(n % 3 === 2 ? 'other' : 'first'),
+    }));
+    expect(kinds(results)).toEqual(many(9, (n) => (n % 3 === 2 ? 'conflict' : 'accepted')));
+    const accepted = results.filter((result) => result.kind === 'accepted');
+    expect(new Set(accepted.map((result) => result.eventId)).size).toBe(1);
+    expect(accepted.map((result) => result.replayed)).toEqual([false, ...Array(5).fill(true)]);
+  });
+
+  it('lose nobody to a key that an open transaction holds', async () => {
+    const holder = await pool.connect();
+    await holder.query('begin');
+    await holder.query(
+      `insert into relay.idempotency_keys (tenant_id, key, digest, event_id, expires_at)
+       values ('00000000-0000-0000-0000-000000000001', 'kept-3', '\\x00', gen_random_uuid(), now() + interval '1 day')`,
+    );
+    const results = await all(50, (n) => ({ idempotencyKey: `kept-${n}` }));
+    await holder.query('rollback');
+    holder.release();
+    expect(kinds(results)).toEqual(many(50, (n) => (n === 3 ? 'in_progress' : 'accepted')));
+  });
+
+  it('are refused as one when too much waits already, and taken as one when it does not', async () => {
+    const small = givenAcceptor(database.url, { maxQueued: 5 });
+    const batch = (count: number) => small.acceptor.acceptAll(many(count, () => newRequest()));
+    const results = await Promise.all([batch(20), batch(3)]);
+    expect(results.map((of) => new Set(kinds(of)))).toEqual([new Set(['accepted']), new Set(['overloaded'])]);
+    expect(small.acceptor.queued).toBe(0);
+    await small.close();
+  });
+});
+
 describe('a target', () => {
   it('that cannot be is answered so, and costs its neighbours nothing', async () => {
     const [aimless, neighbour] = await Promise.all([
@@ -129,6 +193,16 @@ describe('an event that the database refuses', () => {
     expect(results[7]).toEqual({ kind: 'rejected', message: 'poison' });
     for (const [n, result] of results.entries()) if (n !== 7) requireAccepted(result);
     expect([await events(`beside.${kind}`), await events('poison')]).toEqual([19, 0]);
+    const together = await given.acceptor.acceptAll(
+      many(20, (n) =>
+        newRequest({
+          type: n === 7 ? 'poison' : `together.beside.${kind}`,
+          idempotencyKey: kind === 'keyed' ? `poisoned-together-${n}` : null,
+        }),
+      ),
+    );
+    expect(kinds(together)).toEqual(many(20, (n) => (n === 7 ? 'rejected' : 'accepted')));
+    expect(await events(`together.beside.${kind}`)).toBe(19);
     expect((await pool.query(`select from relay.idempotency_keys where key = 'poisoned-7'`)).rowCount).toBe(
       0,
     );

@@ -16,6 +16,11 @@ export type { AcceptResult, EventRequest } from './member.ts';
 export interface Acceptor {
   /** Resolves when the event is durably committed, or says why it is not. Never rejects. */
   accept(request: EventRequest): Promise<AcceptResult>;
+  /**
+   * The same for several, which share a commit: one for those with keys, one for those without. Results stand in the order of the requests. They
+   * are taken or refused as one when too much waits already. Never rejects.
+   */
+  acceptAll(requests: readonly EventRequest[]): Promise<AcceptResult[]>;
   readonly queued: number;
   /** Resolves when everything begun is answered and announced. */
   close(): Promise<void>;
@@ -70,8 +75,9 @@ class GroupCommit implements Acceptor {
   readonly #options: AcceptorOptions;
   readonly #announcements: Announcements;
   readonly #lanes: Lanes;
-  readonly #plain: Batcher<Member>;
-  readonly #keyed: Batcher<Member>;
+  /** What stands together is committed together. */
+  readonly #plain: Batcher<readonly Member[]>;
+  readonly #keyed: Batcher<readonly Member[]>;
   /** The request that is on its way for each key; others with that key follow it. */
   readonly #leaders = new Map<string, Member>();
   #waiting = 0;
@@ -91,11 +97,16 @@ class GroupCommit implements Acceptor {
       lanes: this.#lanes,
       announcements: this.#announcements,
       heldUntil: new Map(),
-      again: (member) => this.#keyed.add(member),
+      again: (member) => this.#keyed.add([member]),
     };
-    const batching = { maxBatch: options.maxBatch, lingerMs: options.lingerMs, lanes: options.lanes };
-    this.#plain = new Batcher({ ...batching, flush: (members) => commitPlain(context, members) });
-    this.#keyed = new Batcher({ ...batching, flush: (members) => commitKeyed(context, members) });
+    const batching = {
+      maxBatch: options.maxBatch,
+      weigh: (group: readonly Member[]) => group.length,
+      lingerMs: options.lingerMs,
+      lanes: options.lanes,
+    };
+    this.#plain = new Batcher({ ...batching, flush: (groups) => commitPlain(context, groups.flat()) });
+    this.#keyed = new Batcher({ ...batching, flush: (groups) => commitKeyed(context, groups.flat()) });
   }
 
   get queued(): number {
@@ -103,20 +114,29 @@ class GroupCommit implements Acceptor {
   }
 
   accept(request: EventRequest): Promise<AcceptResult> {
-    if (this.#waiting >= this.#options.maxQueued || this.#waitingBytes > MAX_QUEUED_BYTES) {
-      return Promise.resolve({ kind: 'overloaded' });
-    }
-    this.#waiting += 1;
-    this.#waitingBytes += request.payload.length;
+    if (this.#full()) return Promise.resolve({ kind: 'overloaded' });
     return new Promise((resolve) => {
-      const answer = (result: AcceptResult) => {
-        this.#waiting -= 1;
-        this.#waitingBytes -= request.payload.length;
-        if (this.#waiting === 0) this.#announceIdle();
-        resolve(result);
-      };
-      this.#enter({ request, digest: null, arrivedAt: performance.now(), answer, followers: [], looks: 0 });
+      const member = this.#admit(request, resolve);
+      if (request.idempotencyKey === null) this.#plain.add([member]);
+      else this.#enterKeyed(member);
     });
+  }
+
+  acceptAll(requests: readonly EventRequest[]): Promise<AcceptResult[]> {
+    if (this.#full()) return Promise.resolve(requests.map(() => ({ kind: 'overloaded' })));
+    const plain: Member[] = [];
+    const keyed: Member[] = [];
+    const results = requests.map(
+      (request) =>
+        new Promise<AcceptResult>((resolve) => {
+          const member = this.#admit(request, resolve);
+          (request.idempotencyKey === null ? plain : keyed).push(member);
+        }),
+    );
+    if (plain.length > 0) this.#plain.add(plain);
+    const leaders = keyed.filter((member) => this.#leads(member));
+    if (leaders.length > 0) this.#keyed.add(leaders);
+    return Promise.all(results);
   }
 
   async close(): Promise<void> {
@@ -125,12 +145,29 @@ class GroupCommit implements Acceptor {
     await Promise.all([this.#announcements.drain(), this.#lanes.idle()]);
   }
 
-  #enter(member: Member): void {
-    if (member.request.idempotencyKey === null) this.#plain.add(member);
-    else this.#enterKeyed(member);
+  /** What waits already decides, so that the last one taken may pass the bound: by one event, or by one batch. */
+  #full(): boolean {
+    return this.#waiting >= this.#options.maxQueued || this.#waitingBytes > MAX_QUEUED_BYTES;
+  }
+
+  #admit(request: EventRequest, resolve: (result: AcceptResult) => void): Member {
+    this.#waiting += 1;
+    this.#waitingBytes += request.payload.length;
+    const answer = (result: AcceptResult) => {
+      this.#waiting -= 1;
+      this.#waitingBytes -= request.payload.length;
+      if (this.#waiting === 0) this.#announceIdle();
+      resolve(result);
+    };
+    return { request, digest: null, arrivedAt: performance.now(), answer, followers: [], looks: 0 };
   }
 
   #enterKeyed(member: Member): void {
+    if (this.#leads(member)) this.#keyed.add([member]);
+  }
+
+  /** Whether a request goes on its way by itself; if not, it follows the one that is on its way with its key. */
+  #leads(member: Member): boolean {
     const { request } = member;
     member.digest ??= requestDigest(
       request.type,
@@ -142,7 +179,7 @@ class GroupCommit implements Acceptor {
     const leader = this.#leaders.get(key);
     if (leader) {
       leader.followers.push(member);
-      return;
+      return false;
     }
     this.#leaders.set(key, member);
     const answerOwn = member.answer;
@@ -151,7 +188,7 @@ class GroupCommit implements Acceptor {
       answerOwn(result);
       this.#answerFollowers(member, result);
     };
-    this.#keyed.add(member);
+    return true;
   }
 
   /** Followers that ask for the same thing share the result; one that asks for something else must ask the database itself. */
