@@ -4,6 +4,7 @@ import { parseSecretKeys, type SecretKeys, secretKeysSetting } from './secret-ke
 import {
   type DestinationPolicyConfig,
   destinationSettings,
+  headerPrefixSetting,
   portsProblem,
   type SharedConfig,
   sharedSettings,
@@ -19,6 +20,8 @@ export interface ApiConfig extends SharedConfig {
   secretKeys: SecretKeys;
   destination: DestinationPolicyConfig;
   secretOverlapMs: number;
+  /** What endpoints without a header prefix of their own go by: no custom header may begin with it. */
+  headerPrefix: string;
   /** The limits of one send that the dispatchers are configured with: no endpoint may ask for more. */
   requestTimeoutMs: number;
   connectTimeoutMs: number;
@@ -34,6 +37,8 @@ export interface ApiConfig extends SharedConfig {
   /** Requests that may wait for their commit; past it the answer is 503. */
   ingestQueue: number;
   readConnections: number;
+  /** Requests per second of a key that has no limit of its own; 0 for no limit. */
+  keyRatePerSecond: number;
   shutdownDeadlineMs: number;
 }
 
@@ -46,6 +51,7 @@ const ApiEnv = z
     RELAY_AUTH: onOff(true),
     RELAY_SECRET_KEYS: secretKeysSetting,
     RELAY_SECRET_OVERLAP_SECS: seconds(86_400),
+    RELAY_HEADER_PREFIX: headerPrefixSetting,
     RELAY_REQUEST_TIMEOUT_SECS: seconds(10, { max: 600 }),
     RELAY_CONNECT_TIMEOUT_SECS: seconds(5, { max: 600 }),
     RELAY_READ_TIMEOUT_SECS: seconds(5, { max: 600 }),
@@ -58,6 +64,7 @@ const ApiEnv = z
     RELAY_INGEST_LINGER_MS: wholeNumber({ min: 0, max: 100, default: 3 }),
     RELAY_INGEST_QUEUE: wholeNumber({ min: 1, max: 100_000, default: 10_000 }),
     RELAY_DB_CONNECTIONS: wholeNumber({ min: 1, max: 200, default: 8 }),
+    RELAY_KEY_RATE_PER_SECOND: wholeNumber({ min: 0, max: 1_000_000, default: 0 }),
     RELAY_SHUTDOWN_DEADLINE_SECS: seconds(15),
   })
   .superRefine((env, context) => {
@@ -76,6 +83,7 @@ export function parseApiConfig(env: Env): ApiConfig {
     secretKeys: parseSecretKeys(parsed.RELAY_SECRET_KEYS),
     destination: toDestinationPolicy(parsed),
     secretOverlapMs: parsed.RELAY_SECRET_OVERLAP_SECS,
+    headerPrefix: parsed.RELAY_HEADER_PREFIX,
     requestTimeoutMs: parsed.RELAY_REQUEST_TIMEOUT_SECS,
     connectTimeoutMs: parsed.RELAY_CONNECT_TIMEOUT_SECS,
     idleTimeoutMs: parsed.RELAY_READ_TIMEOUT_SECS,
@@ -88,6 +96,7 @@ export function parseApiConfig(env: Env): ApiConfig {
     ingestLingerMs: parsed.RELAY_INGEST_LINGER_MS,
     ingestQueue: parsed.RELAY_INGEST_QUEUE,
     readConnections: parsed.RELAY_DB_CONNECTIONS,
+    keyRatePerSecond: parsed.RELAY_KEY_RATE_PER_SECOND,
     shutdownDeadlineMs: parsed.RELAY_SHUTDOWN_DEADLINE_SECS,
   };
 }

@@ -6,6 +6,7 @@ import { parseSecretKeys, type SecretKeys, secretKeysSetting } from './secret-ke
 import {
   type DestinationPolicyConfig,
   destinationSettings,
+  headerPrefixSetting,
   portsProblem,
   type SharedConfig,
   sharedSettings,
@@ -89,10 +90,7 @@ const DispatcherEnv = z
     RELAY_BREAKER_MAX_COOLDOWN_SECS: seconds(300, { max: 86_400 }),
     RELAY_RATE_LIMIT: onOff(true),
     RELAY_AUTO_DISABLE_DAYS: wholeNumber({ min: 0, max: 3650, default: 5 }),
-    RELAY_HEADER_PREFIX: z
-      .string()
-      .regex(/^[A-Za-z][A-Za-z0-9-]{0,30}$/, 'must be letters, digits and dashes, for example Relay')
-      .default('Relay'),
+    RELAY_HEADER_PREFIX: headerPrefixSetting,
   })
   .superRefine((env, context) => {
     const fault = (path: string, message: string) =>

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { type Bind, bindAddress, type Env, parseEnv } from './env.ts';
-import { type SharedConfig, sharedSettings } from './shared.ts';
+import { headerPrefixSetting, type SharedConfig, sharedSettings } from './shared.ts';
 
 export interface ReceiverConfig {
   bind: Bind;
@@ -23,10 +23,7 @@ const ReceiverEnv = z.object({
     .refine((secrets) => secrets.every((secret) => secret !== ''), {
       error: 'must be one secret or several parted by commas, none of them empty',
     }),
-  RELAY_HEADER_PREFIX: z
-    .string()
-    .regex(/^[A-Za-z][A-Za-z0-9-]{0,30}$/, 'must be letters, digits and dashes, for example Relay')
-    .default('Relay'),
+  RELAY_HEADER_PREFIX: headerPrefixSetting,
 });
 
 /** Reads the receiver's settings; throws ConfigurationError. */

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { HEADER_PREFIX, HEADER_PREFIX_RULE } from '../domain/header-names.ts';
 import { DEFAULT_MAX_PAYLOAD_BYTES } from '../domain/limits.ts';
 import { ConfigurationError, onOff, onOffValue, wholeNumber } from './env.ts';
 
@@ -34,6 +35,9 @@ export const destinationSettings = {
   RELAY_REQUIRE_HTTPS: onOffValue.optional(),
   RELAY_ALLOWED_PORTS: z.string().optional(),
 };
+
+/** The first part of the names of Relay's own headers, for endpoints that have none of their own. */
+export const headerPrefixSetting = z.string().regex(HEADER_PREFIX, HEADER_PREFIX_RULE).default('Relay');
 
 export interface BrokerConfig {
   url: string;

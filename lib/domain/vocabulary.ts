@@ -61,7 +61,7 @@ export const TRANSPORT_FAILURES = [
 export type TransportFailure = (typeof TRANSPORT_FAILURES)[number];
 
 /** How a payload is signed for an endpoint. */
-export const SIGNING_SCHEMES = ['relay', 'standard'] as const;
+export const SIGNING_SCHEMES = ['relay', 'standard', 'stripe', 'github'] as const;
 export type SigningScheme = (typeof SIGNING_SCHEMES)[number];
 
 /** How the dispatchers learn of work: by the stream, or by asking the database. */

@@ -1,30 +1,46 @@
 import { sql, type UpdateObject } from 'kysely';
 import type { SecretKeys } from '../config/secret-keys.ts';
-import { validateSecret } from '../domain/signing.ts';
+import { CLASH_RULE, prefixClash, validateHeadersLength } from '../domain/custom-headers.ts';
+import { overlaps, takesKeyPair, validateSecret } from '../domain/signing.ts';
 import type { SigningScheme } from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
+import {
+  changedHeaders,
+  type HeaderColumns,
+  type HeadersChange,
+  headerColumns,
+  openHeaders,
+} from './endpoint-headers.ts';
 import { requestJob } from './endpoint-jobs.ts';
+import { NO_KEY_PAIR } from './endpoint-key-pair.ts';
 import { type Endpoint, type EndpointRef, type EndpointSettings, SHOWN_COLUMNS } from './endpoints.ts';
 import { openSecret, sealSecret } from './secret-box.ts';
 import { replaceSubscriptions } from './subscriptions.ts';
 import type { Tables } from './tables.ts';
 
 /** What to change; what is absent stays. A secret replaces the current one, which goes on signing for the overlap. */
-export type EndpointChange = { [K in keyof EndpointSettings]?: EndpointSettings[K] | undefined } & {
+export type EndpointChange = {
+  [K in keyof Omit<EndpointSettings, 'headers'>]?: EndpointSettings[K] | undefined;
+} & {
   secret?: string | undefined;
+  headers?: HeadersChange | undefined;
 };
 
 export interface ChangeOptions {
   keys: SecretKeys;
   /** How long a replaced secret signs beside the new one, ms. */
   overlapMs: number;
+  /** What an endpoint without a header prefix of its own goes by. */
+  headerPrefix: string;
 }
 
 export type ChangeResult =
   | { kind: 'changed'; endpoint: Endpoint }
   | { kind: 'not_found' }
   /** The secret cannot sign under the scheme that the endpoint would have. */
-  | { kind: 'unfit_secret'; field: 'secret' | 'signing_scheme'; rule: string };
+  | { kind: 'unfit_secret'; field: 'secret' | 'signing_scheme'; rule: string }
+  /** The custom headers that the endpoint would have cannot be sent. */
+  | { kind: 'unfit_headers'; field: string; rule: string };
 
 type Columns = UpdateObject<Tables, 'endpoints', 'endpoints'>;
 
@@ -33,6 +49,13 @@ interface Secrets {
   signing_scheme: SigningScheme;
   secret: Buffer;
   previous_secret: Buffer | null;
+}
+
+interface Headers {
+  id: string;
+  headers: Buffer | null;
+  header_names: string[];
+  header_prefix: string | null;
 }
 
 interface Pace {
@@ -56,12 +79,16 @@ export async function changeEndpoint(
     if (!before) return { kind: 'not_found' };
     const secrets = secretChange(before, change, options);
     if ('kind' in secrets) return secrets;
+    const headers = headerChange(before, change, options);
+    if ('kind' in headers) return headers;
     const retimes = changesPace(before, change);
     const endpoint = await trx
       .updateTable('endpoints')
       .set({
         ...columns(change),
         ...secrets,
+        ...headers,
+        ...(takesKeyPair(change.signingScheme ?? before.signing_scheme) ? {} : NO_KEY_PAIR),
         ...(retimes ? { slot_version: sql<number>`slot_version + 1` } : {}),
         version: sql<number>`version + 1`,
         updated_at: sql<Date>`now()`,
@@ -75,10 +102,14 @@ export async function changeEndpoint(
   });
 }
 
-async function lockEndpoint(trx: Connection, ref: EndpointRef): Promise<(Secrets & Pace) | undefined> {
+async function lockEndpoint(
+  trx: Connection,
+  ref: EndpointRef,
+): Promise<(Secrets & Headers & Pace) | undefined> {
   return trx
     .selectFrom('endpoints')
-    .select(['id', 'signing_scheme', 'secret', 'rate_per_second', 'burst', 'max_in_flight'])
+    .select(['id', 'signing_scheme', 'secret', 'headers', 'header_names', 'header_prefix'])
+    .select(['rate_per_second', 'burst', 'max_in_flight'])
     .select(
       sql<Buffer | null>`case when previous_secret_expires_at > now() then previous_secret end`.as(
         'previous_secret',
@@ -97,6 +128,7 @@ function columns(change: EndpointChange): Columns {
     event_types: change.eventTypes && [...change.eventTypes],
     description: change.description,
     signing_scheme: change.signingScheme,
+    header_prefix: change.headerPrefix,
     retry_policy: change.retryPolicy,
     timeouts: change.timeouts,
     rate_per_second: change.ratePerSecond,
@@ -132,15 +164,37 @@ function secretChange(
     return {
       secret: sealSecret(keys, before.id, change.secret),
       // A third secret never signs: what was previous until now is dropped.
-      ...(fits(before.secret)
+      ...(overlaps(scheme) && fits(before.secret)
         ? { previous_secret: before.secret, previous_secret_expires_at: overlap }
         : NO_PREVIOUS),
     };
   }
   if (scheme === before.signing_scheme) return {};
   if (!fits(before.secret)) return { kind: 'unfit_secret', field: 'signing_scheme', rule: UNFIT };
-  return before.previous_secret === null || fits(before.previous_secret) ? {} : NO_PREVIOUS;
+  const keepsPrevious = overlaps(scheme) && (before.previous_secret === null || fits(before.previous_secret));
+  return keepsPrevious ? {} : NO_PREVIOUS;
 }
 
+/** A custom header may hold no name that Relay's own headers have, under the prefix that the endpoint would have. */
+function headerChange(
+  before: Headers,
+  change: EndpointChange,
+  { keys, headerPrefix }: ChangeOptions,
+): Partial<HeaderColumns> | Extract<ChangeResult, { kind: 'unfit_headers' }> {
+  if (change.headers === undefined && change.headerPrefix === undefined) return {};
+  const unfit = (field: string, rule: string) => ({ kind: 'unfit_headers', field, rule }) as const;
+  const names = change.headers ? Object.keys(change.headers) : before.header_names;
+  const ownPrefix = change.headerPrefix === undefined ? before.header_prefix : change.headerPrefix;
+  const clash = prefixClash(names, ownPrefix ?? headerPrefix);
+  if (clash !== null)
+    return unfit(change.headers ? `headers.${clash}` : 'header_prefix', `${clash} ${CLASH_RULE}`);
+  if (!change.headers) return {};
+  const changed = changedHeaders(openHeaders(keys, before.id, before.headers), change.headers);
+  if ('missing' in changed) return unfit(`headers.${changed.missing}`, NO_VALUE);
+  const rule = validateHeadersLength(changed.headers);
+  return rule === null ? headerColumns(keys, before.id, changed.headers) : unfit('headers', rule);
+}
+
+const NO_VALUE = 'null keeps the stored value, and none is stored under this name';
 const NO_PREVIOUS = { previous_secret: null, previous_secret_expires_at: null };
 const UNFIT = 'the stored secret cannot sign under this scheme; give a `secret` that can together with it';

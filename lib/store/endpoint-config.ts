@@ -21,6 +21,15 @@ export interface EndpointConfig {
   previousSecret: Buffer | null;
   /** From the moment of the query, by the database's clock; null with `previousSecret`. */
   previousSecretExpiresInMs: number | null;
+  /** Sealed; of the key pair, null without one. */
+  privateKey: Buffer | null;
+  /** Sealed; null outside the overlap of a rotation, and its end as that of the secret. */
+  previousPrivateKey: Buffer | null;
+  previousPrivateKeyExpiresInMs: number | null;
+  /** Sealed: see endpoint-headers.ts. Null for none. */
+  headers: Buffer | null;
+  /** Null: the configured one. */
+  headerPrefix: string | null;
   maxInFlight: number;
   ratePerSecond: number;
   burst: number;
@@ -35,6 +44,11 @@ select e.id, e.tenant_id as "tenantId", e.url, e.transport, e.version, e.slot_ve
   case when e.previous_secret_expires_at > now() then e.previous_secret end as "previousSecret",
   case when e.previous_secret_expires_at > now()
     then (extract(epoch from e.previous_secret_expires_at - now()) * 1000)::float8 end as "previousSecretExpiresInMs",
+  e.signing_key as "privateKey",
+  case when e.previous_signing_key_expires_at > now() then e.previous_signing_key end as "previousPrivateKey",
+  case when e.previous_signing_key_expires_at > now()
+    then (extract(epoch from e.previous_signing_key_expires_at - now()) * 1000)::float8 end as "previousPrivateKeyExpiresInMs",
+  e.headers, e.header_prefix as "headerPrefix",
   e.max_in_flight as "maxInFlight", e.rate_per_second as "ratePerSecond", e.burst,
   e.retry_policy as "retryPolicy", e.timeouts
 from relay.endpoints e

@@ -233,7 +233,7 @@ describe('enabling', () => {
 
 describe('a change of pace', () => {
   const change = (endpoint: EndpointRef, what: EndpointChange) =>
-    changeEndpoint(db, endpoint, what, { keys, overlapMs: 1_000 });
+    changeEndpoint(db, endpoint, what, { keys, overlapMs: 1_000, headerPrefix: 'Relay' });
 
   it('asks for the job that times what waits anew; each one asks again', async () => {
     const endpoint = await given();

@@ -40,6 +40,8 @@ const SETTINGS: EndpointSettings = {
   eventTypes: [],
   description: 'a sink',
   signingScheme: 'relay',
+  headers: {},
+  headerPrefix: null,
   ratePerSecond: 10,
   burst: 20,
   maxInFlight: 8,
@@ -63,7 +65,7 @@ async function patterns(endpoint: { id: string }): Promise<string[]> {
 }
 
 const change = (endpoint: Endpoint, what: EndpointChange, overlapMs = 60_000) =>
-  changeEndpoint(db, endpoint, what, { keys, overlapMs });
+  changeEndpoint(db, endpoint, what, { keys, overlapMs, headerPrefix: 'Relay' });
 
 async function changed(endpoint: Endpoint, what: EndpointChange): Promise<Endpoint> {
   const result = await change(endpoint, what);
@@ -169,7 +171,7 @@ describe('a change of an endpoint', () => {
     const endpoint = await givenEndpoint();
     const other = await createTenant(db, { name: 'other' });
     const ref = { tenantId: other.id, id: endpoint.id };
-    const options = { keys, overlapMs: 1 };
+    const options = { keys, overlapMs: 1, headerPrefix: 'Relay' };
     expect(await changeEndpoint(db, ref, { description: 'x' }, options)).toEqual({ kind: 'not_found' });
     expect(await deleteEndpoint(db, ref)).toBe(false);
     expect(await disableEndpoint(db, ref, 'operator')).toBeNull();

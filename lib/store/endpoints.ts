@@ -1,7 +1,9 @@
 import { sql } from 'kysely';
 import type { SecretKeys } from '../config/secret-keys.ts';
+import type { CustomHeaders } from '../domain/custom-headers.ts';
 import type { BreakerState, DisabledReason, PauseReason, SigningScheme } from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
+import { headerColumns } from './endpoint-headers.ts';
 import { requestJob } from './endpoint-jobs.ts';
 import { newId } from './new-id.ts';
 import { sealSecret } from './secret-box.ts';
@@ -23,6 +25,14 @@ export interface Endpoint {
   signingScheme: SigningScheme;
   /** While a rotation overlaps; null otherwise. */
   previousSecretExpiresAt: Date | null;
+  /** Of the key pair; null without one. */
+  publicKey: string | null;
+  /** While the key pair before this one signs too; null otherwise. */
+  previousKeyExpiresAt: Date | null;
+  /** Of the custom headers, whose values are not shown. */
+  headerNames: string[];
+  /** Null: the configured one. */
+  headerPrefix: string | null;
   ratePerSecond: number;
   burst: number;
   maxInFlight: number;
@@ -52,6 +62,8 @@ export interface EndpointSettings {
   eventTypes: readonly string[];
   description: string;
   signingScheme: SigningScheme;
+  headers: CustomHeaders;
+  headerPrefix: string | null;
   ratePerSecond: number;
   burst: number;
   maxInFlight: number;
@@ -79,6 +91,12 @@ export const SHOWN_COLUMNS = [
   sql<Date | null>`case when previous_secret_expires_at > now() then previous_secret_expires_at end`.as(
     'previousSecretExpiresAt',
   ),
+  'public_key as publicKey',
+  sql<Date | null>`case when previous_signing_key_expires_at > now() then previous_signing_key_expires_at end`.as(
+    'previousKeyExpiresAt',
+  ),
+  'header_names as headerNames',
+  'header_prefix as headerPrefix',
   'rate_per_second as ratePerSecond',
   'burst',
   'max_in_flight as maxInFlight',
@@ -119,6 +137,8 @@ export async function createEndpoint(
         event_types: [...endpoint.eventTypes],
         description: endpoint.description,
         signing_scheme: endpoint.signingScheme,
+        ...headerColumns(keys, id, endpoint.headers),
+        header_prefix: endpoint.headerPrefix,
         rate_per_second: endpoint.ratePerSecond,
         burst: endpoint.burst,
         max_in_flight: endpoint.maxInFlight,

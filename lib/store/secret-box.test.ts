@@ -94,7 +94,12 @@ describe('secrets in the database', () => {
     const db = createDatabase(pool);
     const ids = await Promise.all(Array.from({ length: 7 }, (_, n) => given([first], `whsec_number_${n}`)));
     const ref = { tenantId: DEFAULT_TENANT_ID, id: ids[0]! };
-    await changeEndpoint(db, ref, { secret: 'whsec_rotated' }, { keys: [first], overlapMs: 60_000 });
+    await changeEndpoint(
+      db,
+      ref,
+      { secret: 'whsec_rotated' },
+      { keys: [first], overlapMs: 60_000, headerPrefix: 'Relay' },
+    );
 
     expect(await reencryptSecrets(db, [second, first], { batch: 3 })).toBe(7);
     expect(await reencryptSecrets(db, [second, first], { batch: 3 })).toBe(0);
@@ -114,7 +119,12 @@ describe('secrets in the database', () => {
     const db = createDatabase(pool);
     const endpointId = await given([first], 'whsec_old_one');
     const ref = { tenantId: DEFAULT_TENANT_ID, id: endpointId };
-    await changeEndpoint(db, ref, { secret: 'whsec_new_one' }, { keys: [second, first], overlapMs: 60_000 });
+    await changeEndpoint(
+      db,
+      ref,
+      { secret: 'whsec_new_one' },
+      { keys: [second, first], overlapMs: 60_000, headerPrefix: 'Relay' },
+    );
     await pool.query(
       `update relay.endpoints set previous_secret_expires_at = now() - interval '1 s' where id = $1`,
       [endpointId],
@@ -134,6 +144,8 @@ const SETTINGS = {
   eventTypes: [],
   description: '',
   signingScheme: 'relay',
+  headers: {},
+  headerPrefix: null,
   ratePerSecond: 10,
   burst: 20,
   maxInFlight: 8,

@@ -120,6 +120,15 @@ interface EndpointTable {
   secret: Buffer;
   previous_secret: Buffer | null;
   previous_secret_expires_at: Date | null;
+  /** Sealed, as one value. */
+  headers: Buffer | null;
+  header_names: Generated<string[]>;
+  header_prefix: string | null;
+  /** The sealed private key. */
+  signing_key: Buffer | null;
+  public_key: string | null;
+  previous_signing_key: Buffer | null;
+  previous_signing_key_expires_at: Date | null;
   rate_per_second: number;
   burst: number;
   max_in_flight: number;

@@ -52,7 +52,7 @@ const COLUMNS: Record<string, readonly string[]> = {
   'endpoints.operational_scope': OPERATIONAL_SCOPES,
   'endpoints.paused_reason': PAUSE_REASONS,
   'endpoints.signing_scheme': SIGNING_SCHEMES,
-  'endpoints.transport': ['http'],
+  'endpoints.transport': ['http', 'telegram', 'discord', 'slack', 'email'],
   'portal_tokens.scopes': PORTAL_SCOPES,
   'process_heartbeats.role': ['api', 'dispatcher', 'reconciler'],
   'process_heartbeats.wake': WAKE_MODES,

@@ -1,6 +1,7 @@
 import type { Route } from './http/route.ts';
 import { deadLetterRoutes } from './routes/dead-letters.ts';
 import { deliveryRoutes } from './routes/deliveries.ts';
+import { endpointKeyPairRoutes } from './routes/endpoint-key-pair.ts';
 import { endpointSwitchRoutes } from './routes/endpoint-switches.ts';
 import { endpointRoutes } from './routes/endpoints.ts';
 import { postEventRoute } from './routes/events.ts';
@@ -16,6 +17,7 @@ export const routes: readonly Route[] = [
   ...explainRoutes,
   ...deadLetterRoutes,
   ...endpointRoutes,
+  ...endpointKeyPairRoutes,
   ...endpointSwitchRoutes,
   ...keyRoutes,
   ...tenantRoutes,

@@ -41,8 +41,6 @@ export interface AttemptContext {
   lines: Logger;
   leaseMs: number;
   retryPolicy: RetryPolicy;
-  headerPrefix: string;
-  userAgent: string;
   snippetBytes: number;
   /** Milliseconds since 1970, by the database's clock. */
   now: () => number;
@@ -80,8 +78,6 @@ async function tryAttempt(context: AttemptContext, job: Job): Promise<void> {
   const result = await context.sender.send({
     url: endpoint.url,
     headers: outboundHeaders(claim, endpoint, body, {
-      prefix: context.headerPrefix,
-      userAgent: context.userAgent,
       timestampSeconds: Math.floor(context.now() / 1000),
     }),
     body,

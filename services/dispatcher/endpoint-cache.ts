@@ -2,10 +2,13 @@ import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
 import type { SecretKeys } from '../../lib/config/secret-keys.ts';
 import { parseRetryPolicy, type RetryPolicy } from '../../lib/domain/backoff.ts';
+import { privateSigningKey } from '../../lib/domain/key-pair.ts';
 import { type SigningKey, signingKey } from '../../lib/domain/signing.ts';
 import type { SigningScheme } from '../../lib/domain/vocabulary.ts';
 import { type EndpointConfig, readEndpointConfigs } from '../../lib/store/endpoint-config.ts';
+import { openHeaders } from '../../lib/store/endpoint-headers.ts';
 import { openSecret } from '../../lib/store/secret-box.ts';
+import { type HeaderPlan, headerPlan } from './outbound.ts';
 import type { RatedEndpoint } from './rate-gate.ts';
 
 const MAX_ENDPOINTS = 10_000;
@@ -17,8 +20,9 @@ export interface Destination extends RatedEndpoint {
   enabled: boolean;
   maxInFlight: number;
   signingScheme: SigningScheme;
-  /** Newest first; the previous secret stands here only while its overlap runs. */
+  /** Secrets before private keys, each newest first; a previous one stands here only while its overlap runs. */
   signingKeys: () => readonly SigningKey[];
+  headers: HeaderPlan;
   retryPolicy: RetryPolicy;
   requestTimeoutMs: number;
   connectTimeoutMs: number;
@@ -36,6 +40,10 @@ export interface Unusable extends RatedEndpoint {
 export interface EndpointCacheOptions {
   pool: pg.Pool;
   secretKeys: SecretKeys;
+  /** First part of the names of Relay's own headers, where an endpoint has none of its own. */
+  headerPrefix: string;
+  /** Relay's own. */
+  version: string;
   retryPolicy: RetryPolicy;
   /** False: an endpoint's rate spaces what waits for it, and limits nothing. */
   rateLimit: boolean;
@@ -97,8 +105,6 @@ export class EndpointCache {
 
   #destination(config: EndpointConfig, readAt: number): Destination {
     const { secretKeys, retryPolicy, rateLimit: _, ...defaults } = this.#options;
-    const open = (sealed: Buffer) =>
-      signingKey(config.signingScheme, openSecret(secretKeys, config.id, sealed));
     const policy = parseRetryPolicy(config.retryPolicy, retryPolicy);
     if (!policy.ok) throw new Error(`its retry policy cannot be used: ${policy.reason}`);
     return {
@@ -108,13 +114,12 @@ export class EndpointCache {
       enabled: config.enabled,
       maxInFlight: config.maxInFlight,
       signingScheme: config.signingScheme,
-      signingKeys: signingKeys(
-        open(config.secret),
-        config.previousSecret ? open(config.previousSecret) : null,
-        {
-          expiresAt: readAt + (config.previousSecretExpiresInMs ?? 0),
-        },
-      ),
+      signingKeys: untilTheyExpire(keysOf(config, secretKeys, readAt)),
+      headers: headerPlan({
+        prefix: config.headerPrefix ?? defaults.headerPrefix,
+        version: defaults.version,
+        custom: openHeaders(secretKeys, config.id, config.headers),
+      }),
       retryPolicy: policy.policy,
       requestTimeoutMs: Math.min(
         config.timeouts?.request_ms ?? Number.POSITIVE_INFINITY,
@@ -129,14 +134,41 @@ export class EndpointCache {
   }
 }
 
+interface TimedKey {
+  key: SigningKey;
+  /** performance.now(). */
+  expiresAt: number;
+}
+
+function keysOf(config: EndpointConfig, secretKeys: SecretKeys, readAt: number): TimedKey[] {
+  const { secret, previousSecret, privateKey, previousPrivateKey } = config;
+  const hmac = (opened: string) => signingKey(config.signingScheme, opened);
+  const overlapping = (expiresInMs: number | null) => readAt + (expiresInMs ?? 0);
+  return [
+    { sealed: secret, prepare: hmac, expiresAt: Number.POSITIVE_INFINITY },
+    { sealed: previousSecret, prepare: hmac, expiresAt: overlapping(config.previousSecretExpiresInMs) },
+    { sealed: privateKey, prepare: privateSigningKey, expiresAt: Number.POSITIVE_INFINITY },
+    {
+      sealed: previousPrivateKey,
+      prepare: privateSigningKey,
+      expiresAt: overlapping(config.previousPrivateKeyExpiresInMs),
+    },
+  ].flatMap(({ sealed, prepare, expiresAt }) =>
+    sealed ? [{ key: prepare(openSecret(secretKeys, config.id, sealed)), expiresAt }] : [],
+  );
+}
+
 // Nothing bumps the version when an overlap ends, so the end is kept beside the key, on the monotonic clock.
-function signingKeys(
-  current: SigningKey,
-  previous: SigningKey | null,
-  { expiresAt }: { expiresAt: number },
-): () => readonly SigningKey[] {
-  const alone = [current] as const;
-  if (!previous) return () => alone;
-  const both = [current, previous] as const;
-  return () => (performance.now() < expiresAt ? both : alone);
+function untilTheyExpire(all: readonly TimedKey[]): () => readonly SigningKey[] {
+  const nextExpiry = () => Math.min(...timed.map(({ expiresAt }) => expiresAt));
+  let timed = all;
+  let keys = timed.map(({ key }) => key);
+  let expiry = nextExpiry();
+  return () => {
+    if (performance.now() < expiry) return keys;
+    timed = timed.filter(({ expiresAt }) => performance.now() < expiresAt);
+    keys = timed.map(({ key }) => key);
+    expiry = nextExpiry();
+    return keys;
+  };
 }

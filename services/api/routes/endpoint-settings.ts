@@ -6,6 +6,7 @@ import { validatePattern } from '../../../lib/domain/event-type.ts';
 import { SIGNING_SCHEMES } from '../../../lib/domain/vocabulary.ts';
 import { number, text } from '../http/fields.ts';
 import { invalid, Problem } from '../http/problem.ts';
+import { changedHeaders, headerPrefix, newHeaders } from './header-settings.ts';
 
 const MAX_PATTERNS = 200;
 
@@ -61,6 +62,8 @@ const settings = {
   description: text(1000),
   signing_scheme: z.enum(SIGNING_SCHEMES, { error: `must be one of ${SIGNING_SCHEMES.join(', ')}` }),
   secret: z.string({ error: 'must be text' }),
+  headers: newHeaders,
+  header_prefix: headerPrefix,
   rate_per_second: number({ min: 0, above: true, max: 1e9 }),
   burst: number({ min: 1, max: 1e9 }),
   max_in_flight: number({ min: 1, max: 10_000, whole: true }),
@@ -75,6 +78,8 @@ export const NewEndpoint = z.strictObject({
   description: settings.description.default(''),
   signing_scheme: settings.signing_scheme.default('relay'),
   secret: settings.secret.optional(),
+  headers: settings.headers.default({}),
+  header_prefix: settings.header_prefix.default(null),
   rate_per_second: settings.rate_per_second.default(10),
   burst: settings.burst.default(20),
   max_in_flight: settings.max_in_flight.default(8),
@@ -82,7 +87,7 @@ export const NewEndpoint = z.strictObject({
   timeouts: settings.timeouts.default(null),
 });
 
-export const EndpointPatch = z.strictObject(settings).partial();
+export const EndpointPatch = z.strictObject({ ...settings, headers: changedHeaders }).partial();
 
 type Timeouts = z.output<typeof timeouts>;
 

@@ -25,6 +25,7 @@ import {
   theEndpoint,
 } from './endpoint-answers.ts';
 import { EndpointPatch, NewEndpoint, requireDestination, requireTimeouts } from './endpoint-settings.ts';
+import { requireHeaders } from './header-settings.ts';
 import { EndpointShape, NewEndpointShape, pageOf, RotationShape } from './shapes.ts';
 
 const generateSecret = () => newSecret(randomBytes(32));
@@ -36,6 +37,7 @@ async function create(
   const url = requireDestination(body.url, context.config);
   requireTimeouts(body.timeouts, context.config);
   const secret = body.secret ?? generateSecret();
+  requireHeaders(body.headers, body.header_prefix ?? context.config.headerPrefix);
   const unfit = validateSecret(body.signing_scheme, secret);
   if (unfit !== null) throw invalid('secret', unfit);
   const endpoint = await createEndpoint(context.db, context.config.secretKeys, {
@@ -45,6 +47,8 @@ async function create(
     eventTypes: body.event_types,
     description: body.description,
     signingScheme: body.signing_scheme,
+    headers: body.headers,
+    headerPrefix: body.header_prefix,
     ratePerSecond: body.rate_per_second,
     burst: body.burst,
     maxInFlight: body.max_in_flight,
@@ -67,6 +71,8 @@ async function patch(
     description: body.description,
     signingScheme: body.signing_scheme,
     secret: body.secret,
+    headers: body.headers,
+    headerPrefix: body.header_prefix,
     ratePerSecond: body.rate_per_second,
     burst: body.burst,
     maxInFlight: body.max_in_flight,
@@ -78,7 +84,8 @@ async function patch(
 }
 
 function changeOptions({ context }: Pick<IdCall, 'context'>) {
-  return { keys: context.config.secretKeys, overlapMs: context.config.secretOverlapMs };
+  const { secretKeys, secretOverlapMs, headerPrefix } = context.config;
+  return { keys: secretKeys, overlapMs: secretOverlapMs, headerPrefix };
 }
 
 function requireChanged(result: ChangeResult): Endpoint {
@@ -88,6 +95,7 @@ function requireChanged(result: ChangeResult): Endpoint {
     case 'not_found':
       throw absent();
     case 'unfit_secret':
+    case 'unfit_headers':
       throw invalid(result.field, result.rule);
   }
 }

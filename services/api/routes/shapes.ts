@@ -89,6 +89,18 @@ export const EndpointShape = z
     disabled_at: moment().nullable(),
     signing_scheme: z.enum(SIGNING_SCHEMES),
     previous_secret_expires_at: moment().nullable(),
+    public_key: z
+      .string()
+      .nullable()
+      .meta({ description: 'Of the key pair that signs beside the secret; null without one.' }),
+    previous_key_expires_at: moment().nullable(),
+    headers: z
+      .record(z.string(), z.null())
+      .meta({ description: 'The custom headers by name; values are not shown.' }),
+    header_prefix: z
+      .string()
+      .nullable()
+      .meta({ description: "First part of the names of Relay's own headers; null for the configured one." }),
     rate_per_second: z.number(),
     burst: z.number(),
     max_in_flight: z.int(),
