@@ -15,7 +15,7 @@ import {
 } from '../../services/testing/given-queue.ts';
 import { attemptRows, deadLetterReason, deliveryRow, queueRow } from '../../services/testing/stored-rows.ts';
 import { createPool } from './pool.ts';
-import { replayDeliveries } from './replay.ts';
+import { LAST_GENERATION, replayDeliveries } from './replay.ts';
 
 let database: TestDatabase;
 let pool: pg.Pool;
@@ -125,6 +125,39 @@ describe('a replay', () => {
     expect(result).toEqual({ replayed: [dead], endpointDeleted: [orphaned] });
     expect(await deadLetterReason(pool, orphaned)).toBe('permanent_failure');
     expect(await deliveryRow(pool, succeeded)).toMatchObject({ status: 'succeeded', generation: 1 });
+  });
+
+  it('takes what succeeded only when it is asked to', async () => {
+    const [dead, succeeded, pending] = [await givenDead(), await givenOne(pool), await givenOne(pool)];
+    await finishOne(pool, success(await givenClaimed(pool, succeeded)));
+    const ids = [dead, succeeded, pending];
+    expect(await replayDeliveries(pool, ids, { from: ['succeeded'] })).toEqual({
+      replayed: [succeeded],
+      endpointDeleted: [],
+    });
+    expect(await deliveryRow(pool, succeeded)).toMatchObject({
+      status: 'pending',
+      finished: false,
+      generation: 2,
+    });
+    expect(await queueRow(pool, succeeded)).toMatchObject({ attempts: 0, sends: 1, seq: 1, generation: 2 });
+    await finishOne(pool, success(await givenClaimed(pool, succeeded)));
+    const both = await replayDeliveries(pool, ids, { from: ['dead', 'succeeded'] });
+    expect(both.replayed.toSorted()).toEqual([dead, succeeded].toSorted());
+  });
+
+  it('passes over what ended later than it asks for', async () => {
+    const [early, late] = [await givenDead(), await givenDead()];
+    const { rows } = await pool.query('select finished_at::text as at from relay.deliveries where id = $1', [
+      early,
+    ]);
+    expect((await replayDeliveries(pool, [early, late], { endedBy: rows[0].at })).replayed).toEqual([early]);
+  });
+
+  it('is refused to a delivery whose generations are used up', async () => {
+    const id = await givenDead();
+    await pool.query('update relay.deliveries set generation = $2 where id = $1', [id, LAST_GENERATION]);
+    expect(await replayDeliveries(pool, [id])).toEqual({ replayed: [], endpointDeleted: [] });
   });
 
   it('by many at once revives each delivery once', async () => {
