@@ -5,6 +5,9 @@
 
 const EVENT_TYPE = /^[A-Za-z0-9_.:-]{1,128}$/;
 
+/** All that an endpoint without events of producers subscribes to: no type holds this character, so it matches none. */
+export const NO_EVENTS: readonly string[] = ['~'];
+
 /** The rule in words, for error messages. */
 export const EVENT_TYPE_RULE = 'an event type is 1 to 128 characters of A-Z a-z 0-9 _ . : -';
 

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { NO_EVENTS } from './event-type.ts';
 import { explainMatch, type MatchFacts } from './explain-match.ts';
 
 const NOON = Date.parse('2026-12-01T12:00:00Z');
@@ -12,6 +13,7 @@ const ENDPOINT: NonNullable<MatchFacts['endpoint']> = {
   disabledAt: null,
   disabledReason: null,
   eventTypes: ['order.*'],
+  operationalEvents: [],
 };
 
 const explain = (endpoint: Partial<typeof ENDPOINT>, facts: Partial<MatchFacts> = {}) =>
@@ -42,6 +44,7 @@ describe('an endpoint that an event was not matched to', () => {
     ['disabled', { enabled: false, disabledAt: at(-1), disabledReason: 'gone' }, /since 2026-.*\(gone\)/],
     ['disabled', { enabled: false, disabledAt: null, disabledReason: 'operator' }, /disabled \(operator\)/],
     ['type', { eventTypes: ['user.*', 'order'] }, /user\.\*, order: none of these matches order\.paid/],
+    ['type', { eventTypes: [...NO_EVENTS] }, /no events but operational ones/],
     ['type', { eventTypes: ['user.*'], enabled: false, disabledAt: at(1) }, /none of these/],
     ['not_matched_then', {}, /did not when .* addressed to one endpoint/],
     ['not_matched_then', { eventTypes: [] }, /did not when/],
@@ -58,5 +61,24 @@ describe('an endpoint that an event was not matched to', () => {
       reason: 'unknown',
       detail: "No endpoint of this tenant has this id; an event reaches its own tenant's endpoints only.",
     });
+  });
+});
+
+describe('an operational event', () => {
+  const about = { eventType: '~endpoint.disabled' };
+
+  it.each([
+    ['type', { eventTypes: ['*'] }, /no operational events/],
+    [
+      'type',
+      { operationalEvents: ['delivery.*'] },
+      /delivery\.\*: none of these matches ~endpoint\.disabled/,
+    ],
+    ['not_matched_then', { eventTypes: ['user.*'], operationalEvents: ['endpoint.*'] }, /did not when/],
+    ['not_matched_then', { operationalEvents: ['*'] }, /did not when/],
+  ] as const)('is matched by what is asked of Relay alone: %s (%j)', (reason, endpoint, words) => {
+    const explanation = explain(endpoint, about);
+    expect(explanation.reason).toBe(reason);
+    expect(explanation.detail).toMatch(words);
   });
 });

@@ -1,4 +1,5 @@
-import { matchesPattern } from './event-type.ts';
+import { matchesPattern, NO_EVENTS } from './event-type.ts';
+import { hearsOf, isOperational } from './operational-events.ts';
 import type { DisabledReason, ShownStatus } from './vocabulary.ts';
 
 /** Why an event made no delivery to an endpoint. */
@@ -26,6 +27,8 @@ export interface MatchFacts {
     disabledReason: DisabledReason | null;
     /** None means everything. */
     eventTypes: readonly string[];
+    /** None means none. */
+    operationalEvents: readonly string[];
   } | null;
 }
 
@@ -37,7 +40,7 @@ export function explainMatch(facts: MatchFacts): { reason: Mismatch | null; deta
   const { eventType, eventAt, deliveryStatus, endpoint } = facts;
   if (deliveryStatus) return { reason: null, detail: `Matched: its delivery is ${deliveryStatus}.` };
   if (!endpoint) return { reason: 'unknown', detail: UNKNOWN };
-  const { createdAt, deletedAt, disabledAt, disabledReason, eventTypes } = endpoint;
+  const { createdAt, deletedAt, disabledAt, disabledReason } = endpoint;
   if (createdAt > eventAt) {
     const detail = `The endpoint was made at ${createdAt.toISOString()}, after the event was accepted.`;
     return { reason: 'created_after', detail };
@@ -51,10 +54,7 @@ export function explainMatch(facts: MatchFacts): { reason: Mismatch | null; deta
     const detail = `The endpoint is disabled${since} (${disabledReason ?? 'no reason recorded'}).`;
     return { reason: 'disabled', detail };
   }
-  if (!subscribes(eventTypes, eventType)) {
-    const detail = `The endpoint subscribes to ${eventTypes.join(', ')}: none of these matches ${eventType}.`;
-    return { reason: 'type', detail };
-  }
+  if (!subscribes(endpoint, eventType)) return { reason: 'type', detail: otherwise(endpoint, eventType) };
   return { reason: 'not_matched_then', detail: deletedAt ? DELETED_SINCE : NOT_THEN };
 }
 
@@ -64,6 +64,18 @@ const NOT_THEN =
 const DELETED_SINCE =
   'The endpoint, deleted since, did not match when the event was accepted, or the event was addressed to one endpoint.';
 
-function subscribes(patterns: readonly string[], type: string): boolean {
-  return patterns.length === 0 || patterns.some((pattern) => matchesPattern(pattern, type));
+type Subscriptions = Pick<NonNullable<MatchFacts['endpoint']>, 'eventTypes' | 'operationalEvents'>;
+
+function subscribes({ eventTypes, operationalEvents }: Subscriptions, type: string): boolean {
+  if (isOperational(type)) return hearsOf(operationalEvents, type);
+  return eventTypes.length === 0 || eventTypes.some((pattern) => matchesPattern(pattern, type));
+}
+
+function otherwise({ eventTypes, operationalEvents }: Subscriptions, type: string): string {
+  const patterns = isOperational(type)
+    ? operationalEvents
+    : eventTypes.filter((one) => !NO_EVENTS.includes(one));
+  if (patterns.length > 0)
+    return `The endpoint subscribes to ${patterns.join(', ')}: none of these matches ${type}.`;
+  return `The endpoint subscribes to no ${isOperational(type) ? 'operational events' : 'events but operational ones'}.`;
 }

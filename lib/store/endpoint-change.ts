@@ -2,7 +2,7 @@ import { sql, type UpdateObject } from 'kysely';
 import type { SecretKeys } from '../config/secret-keys.ts';
 import { CLASH_RULE, prefixClash, validateHeadersLength } from '../domain/custom-headers.ts';
 import { overlaps, takesKeyPair, validateSecret } from '../domain/signing.ts';
-import type { SigningScheme } from '../domain/vocabulary.ts';
+import type { OperationalScope, SigningScheme } from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
 import {
   changedHeaders,
@@ -32,11 +32,15 @@ export interface ChangeOptions {
   overlapMs: number;
   /** What an endpoint without a header prefix of its own goes by. */
   headerPrefix: string;
+  /** Whether an endpoint that hears of all tenants may be made or changed; not unless said. */
+  admin?: boolean;
 }
 
 export type ChangeResult =
   | { kind: 'changed'; endpoint: Endpoint }
   | { kind: 'not_found' }
+  /** It hears, or would hear, of all tenants. */
+  | { kind: 'admin_only' }
   /** The secret cannot sign under the scheme that the endpoint would have. */
   | { kind: 'unfit_secret'; field: 'secret' | 'signing_scheme'; rule: string }
   /** The custom headers that the endpoint would have cannot be sent. */
@@ -77,6 +81,8 @@ export async function changeEndpoint(
   return db.transaction().execute(async (trx): Promise<ChangeResult> => {
     const before = await lockEndpoint(trx, ref);
     if (!before) return { kind: 'not_found' };
+    const scopes = [before.operational_scope, change.operationalScope];
+    if (!options.admin && scopes.includes('all_tenants')) return { kind: 'admin_only' };
     const secrets = secretChange(before, change, options);
     if ('kind' in secrets) return secrets;
     const headers = headerChange(before, change, options);
@@ -96,7 +102,7 @@ export async function changeEndpoint(
       .where('id', '=', ref.id)
       .returning(SHOWN_COLUMNS)
       .executeTakeFirstOrThrow();
-    if (change.eventTypes) await replaceSubscriptions(trx, endpoint);
+    if (changesSubscriptions(change)) await replaceSubscriptions(trx, endpoint);
     if (retimes) await requestJob(trx, ref.id, 'retime');
     return { kind: 'changed', endpoint };
   });
@@ -105,11 +111,11 @@ export async function changeEndpoint(
 async function lockEndpoint(
   trx: Connection,
   ref: EndpointRef,
-): Promise<(Secrets & Headers & Pace) | undefined> {
+): Promise<(Secrets & Headers & Pace & { operational_scope: OperationalScope }) | undefined> {
   return trx
     .selectFrom('endpoints')
     .select(['id', 'signing_scheme', 'secret', 'headers', 'header_names', 'header_prefix'])
-    .select(['rate_per_second', 'burst', 'max_in_flight'])
+    .select(['rate_per_second', 'burst', 'max_in_flight', 'operational_scope'])
     .select(
       sql<Buffer | null>`case when previous_secret_expires_at > now() then previous_secret end`.as(
         'previous_secret',
@@ -126,6 +132,8 @@ function columns(change: EndpointChange): Columns {
   const given: Columns = {
     url: change.url,
     event_types: change.eventTypes && [...change.eventTypes],
+    operational_types: change.operationalEvents && [...change.operationalEvents],
+    operational_scope: change.operationalScope,
     description: change.description,
     signing_scheme: change.signingScheme,
     header_prefix: change.headerPrefix,
@@ -136,6 +144,10 @@ function columns(change: EndpointChange): Columns {
     max_in_flight: change.maxInFlight,
   };
   return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
+}
+
+function changesSubscriptions({ eventTypes, operationalEvents, operationalScope }: EndpointChange): boolean {
+  return [eventTypes, operationalEvents, operationalScope].some((given) => given !== undefined);
 }
 
 function changesPace(before: Pace, change: EndpointChange): boolean {

@@ -37,13 +37,13 @@ export async function disableEndpoint(
   return db.transaction().execute(async (trx) => {
     const before = await hold(trx, ref);
     if (!before?.enabled) return findEndpoint(trx, ref);
-    const disabled = await change(trx, ref.id, {
+    // First, or it would be told of its own end: the row's trigger tells whoever is subscribed.
+    await removeSubscriptions(trx, ref.id);
+    return change(trx, ref.id, {
       enabled: false,
       disabled_reason: reason,
       disabled_at: sql`now()`,
     });
-    await removeSubscriptions(trx, ref.id);
-    return disabled;
   });
 }
 

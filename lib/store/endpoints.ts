@@ -1,7 +1,13 @@
 import { sql } from 'kysely';
 import type { SecretKeys } from '../config/secret-keys.ts';
 import type { CustomHeaders } from '../domain/custom-headers.ts';
-import type { BreakerState, DisabledReason, PauseReason, SigningScheme } from '../domain/vocabulary.ts';
+import type {
+  BreakerState,
+  DisabledReason,
+  OperationalScope,
+  PauseReason,
+  SigningScheme,
+} from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
 import { headerColumns } from './endpoint-headers.ts';
 import { requestJob } from './endpoint-jobs.ts';
@@ -18,6 +24,9 @@ export interface Endpoint {
   url: string;
   transport: 'http';
   eventTypes: string[];
+  /** Patterns over what Relay tells of itself, without their mark. */
+  operationalEvents: string[];
+  operationalScope: OperationalScope;
   description: string;
   enabled: boolean;
   disabledReason: DisabledReason | null;
@@ -60,6 +69,10 @@ export interface Endpoint {
 export interface EndpointSettings {
   url: string;
   eventTypes: readonly string[];
+  /** None unless said. */
+  operationalEvents?: readonly string[] | undefined;
+  /** Its own tenant's unless said. */
+  operationalScope?: OperationalScope | undefined;
   description: string;
   signingScheme: SigningScheme;
   headers: CustomHeaders;
@@ -83,6 +96,8 @@ export const SHOWN_COLUMNS = [
   'url',
   'transport',
   'event_types as eventTypes',
+  'operational_types as operationalEvents',
+  'operational_scope as operationalScope',
   'description',
   'enabled',
   'disabled_reason as disabledReason',
@@ -135,6 +150,8 @@ export async function createEndpoint(
         secret: sealSecret(keys, id, endpoint.secret),
         url: endpoint.url,
         event_types: [...endpoint.eventTypes],
+        operational_types: [...(endpoint.operationalEvents ?? [])],
+        operational_scope: endpoint.operationalScope ?? 'tenant',
         description: endpoint.description,
         signing_scheme: endpoint.signingScheme,
         ...headerColumns(keys, id, endpoint.headers),

@@ -20,6 +20,7 @@ interface Row {
   disabledAt: Date | null;
   disabledReason: NonNullable<MatchFacts['endpoint']>['disabledReason'];
   eventTypes: string[];
+  operationalEvents: string[];
   deliveryId: string | null;
   deliveryStatus: MatchFacts['deliveryStatus'];
 }
@@ -63,7 +64,7 @@ export function matchesQuery(
     select p.id as "endpointId", ${SHOWN}
     from page p
     left join lateral (
-      select e.url, e.created_at, e.deleted_at, e.enabled, e.disabled_at, e.disabled_reason, e.event_types
+      select e.url, e.created_at, e.deleted_at, e.enabled, e.disabled_at, e.disabled_reason, e.event_types, e.operational_types
       from relay.endpoints e
       where e.id = p.id
       limit 1
@@ -87,7 +88,8 @@ export async function findMatch(
 }
 
 const SHOWN = sql`n.url, n.created_at as "createdAt", n.deleted_at as "deletedAt", n.enabled, n.disabled_at as "disabledAt",
-  n.disabled_reason as "disabledReason", n.event_types as "eventTypes", v.id as "deliveryId", v.status as "deliveryStatus"`;
+  n.disabled_reason as "disabledReason", n.event_types as "eventTypes",
+  n.operational_types as "operationalEvents", v.id as "deliveryId", v.status as "deliveryStatus"`;
 
 // One look-up each, by limit and sub-select: joined, a queue that was empty when the planner looked at it is read whole.
 function deliveryOf(event: Event, endpointId: ReturnType<typeof sql.ref>) {

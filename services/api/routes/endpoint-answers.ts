@@ -1,3 +1,4 @@
+import { NO_EVENTS } from '../../../lib/domain/event-type.ts';
 import type { BreakerState } from '../../../lib/domain/vocabulary.ts';
 import type { Endpoint } from '../../../lib/store/endpoints.ts';
 import { idParams } from '../http/fields.ts';
@@ -31,7 +32,9 @@ export function shownEndpoint(endpoint: Endpoint) {
     tenant_id: endpoint.tenantId,
     url: endpoint.url,
     transport: endpoint.transport,
-    event_types: endpoint.eventTypes,
+    event_types: shownEventTypes(endpoint.eventTypes),
+    operational_events: endpoint.operationalEvents,
+    operational_scope: endpoint.operationalScope,
     description: endpoint.description,
     enabled: endpoint.enabled,
     disabled_reason: endpoint.disabledReason,
@@ -56,6 +59,11 @@ export function shownEndpoint(endpoint: Endpoint) {
     created_at: endpoint.createdAt,
     updated_at: endpoint.updatedAt,
   };
+}
+
+/** Null for an endpoint that takes no events of producers. */
+export function shownEventTypes(patterns: readonly string[]): readonly string[] | null {
+  return patterns.every((pattern) => NO_EVENTS.includes(pattern)) && patterns.length > 0 ? null : patterns;
 }
 
 export function shownBreaker(endpoint: {

@@ -2,11 +2,12 @@ import { z } from 'zod';
 import type { ApiConfig } from '../../../lib/config/api.ts';
 import { RETRY_POLICY_DEFAULT as DEFAULTS, RETRY_POLICY_LIMITS } from '../../../lib/domain/backoff.ts';
 import { checkDestination, URL_MAX_LENGTH } from '../../../lib/domain/destination.ts';
-import { validatePattern } from '../../../lib/domain/event-type.ts';
+import { NO_EVENTS, validatePattern } from '../../../lib/domain/event-type.ts';
 import { SIGNING_SCHEMES } from '../../../lib/domain/vocabulary.ts';
 import { number, text } from '../http/fields.ts';
 import { invalid, Problem } from '../http/problem.ts';
 import { changedHeaders, headerPrefix, newHeaders } from './header-settings.ts';
+import { operationalEvents, operationalScope } from './operational-settings.ts';
 
 const MAX_PATTERNS = 200;
 
@@ -19,7 +20,12 @@ const eventTypes = z
       if (rule !== null) context.addIssue({ code: 'custom', path: [index], message: rule });
     }
   })
-  .meta({ description: 'Exact types, prefixes such as `order.*`, or `*`; none at all means everything.' });
+  .nullable()
+  .transform((patterns) => patterns ?? [...NO_EVENTS])
+  .meta({
+    description:
+      'Exact types, prefixes such as `order.*`, or `*`; none at all means everything. `null`: no events but `operational_events`.',
+  });
 
 const limited = (name: keyof typeof RETRY_POLICY_LIMITS) => number(RETRY_POLICY_LIMITS[name]).optional();
 
@@ -59,6 +65,8 @@ const settings = {
   url: text(URL_MAX_LENGTH, 1),
   transport: z.literal('http', { error: 'must be http' }),
   event_types: eventTypes,
+  operational_events: operationalEvents,
+  operational_scope: operationalScope,
   description: text(1000),
   signing_scheme: z.enum(SIGNING_SCHEMES, { error: `must be one of ${SIGNING_SCHEMES.join(', ')}` }),
   secret: z.string({ error: 'must be text' }),
@@ -75,6 +83,8 @@ export const NewEndpoint = z.strictObject({
   url: settings.url,
   transport: settings.transport.default('http'),
   event_types: settings.event_types.default([]),
+  operational_events: settings.operational_events.default([]),
+  operational_scope: settings.operational_scope.default('tenant'),
   description: settings.description.default(''),
   signing_scheme: settings.signing_scheme.default('relay'),
   secret: settings.secret.optional(),

@@ -26,6 +26,7 @@ import {
 } from './endpoint-answers.ts';
 import { EndpointPatch, NewEndpoint, requireDestination, requireTimeouts } from './endpoint-settings.ts';
 import { requireHeaders } from './header-settings.ts';
+import { adminOnly, requireOperationalScope } from './operational-settings.ts';
 import { EndpointShape, NewEndpointShape, pageOf, RotationShape } from './shapes.ts';
 
 const generateSecret = () => newSecret(randomBytes(32));
@@ -36,6 +37,7 @@ async function create(
   const { context, tenantId, body } = call;
   const url = requireDestination(body.url, context.config);
   requireTimeouts(body.timeouts, context.config);
+  requireOperationalScope(body.operational_scope, call.principal);
   const secret = body.secret ?? generateSecret();
   requireHeaders(body.headers, body.header_prefix ?? context.config.headerPrefix);
   const unfit = validateSecret(body.signing_scheme, secret);
@@ -45,6 +47,8 @@ async function create(
     url,
     secret,
     eventTypes: body.event_types,
+    operationalEvents: body.operational_events,
+    operationalScope: body.operational_scope,
     description: body.description,
     signingScheme: body.signing_scheme,
     headers: body.headers,
@@ -68,6 +72,8 @@ async function patch(
   const change = {
     url: body.url === undefined ? undefined : requireDestination(body.url, context.config),
     eventTypes: body.event_types,
+    operationalEvents: body.operational_events,
+    operationalScope: body.operational_scope,
     description: body.description,
     signingScheme: body.signing_scheme,
     secret: body.secret,
@@ -83,9 +89,9 @@ async function patch(
   return { status: 200, json: shownEndpoint(endpoint) };
 }
 
-function changeOptions({ context }: Pick<IdCall, 'context'>) {
+function changeOptions({ context, principal }: Pick<IdCall, 'context' | 'principal'>) {
   const { secretKeys, secretOverlapMs, headerPrefix } = context.config;
-  return { keys: secretKeys, overlapMs: secretOverlapMs, headerPrefix };
+  return { keys: secretKeys, overlapMs: secretOverlapMs, headerPrefix, admin: principal.tenantId === null };
 }
 
 function requireChanged(result: ChangeResult): Endpoint {
@@ -94,6 +100,8 @@ function requireChanged(result: ChangeResult): Endpoint {
       return result.endpoint;
     case 'not_found':
       throw absent();
+    case 'admin_only':
+      throw adminOnly();
     case 'unfit_secret':
     case 'unfit_headers':
       throw invalid(result.field, result.rule);

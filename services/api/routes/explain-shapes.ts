@@ -91,7 +91,9 @@ const MatchShape = z.strictObject({
   event_types: z
     .array(z.string())
     .nullable()
-    .meta({ description: 'As they are now; none at all means everything.' }),
+    .meta({
+      description: 'As they are now; none at all means everything, null none but operational events.',
+    }),
   matched: z.boolean(),
   delivery_id: id().nullable(),
   delivery_status: z.enum(SHOWN_STATUSES).nullable(),

@@ -14,7 +14,7 @@ import { idCursor, printIdCursor } from '../http/cursor.ts';
 import { idParams, pageLimit, uuid } from '../http/fields.ts';
 import { Problem } from '../http/problem.ts';
 import { defineRoute } from '../http/route.ts';
-import { shownBreaker } from './endpoint-answers.ts';
+import { shownBreaker, shownEventTypes } from './endpoint-answers.ts';
 import { DeliveryExplanationShape, EventExplanationShape } from './explain-shapes.ts';
 
 function shownExplanation(facts: ExplainedDelivery) {
@@ -80,7 +80,7 @@ function shownMatch(event: Event, match: EndpointMatch) {
   return {
     endpoint_id: match.endpointId,
     url: match.url,
-    event_types: match.endpoint?.eventTypes ?? null,
+    event_types: match.endpoint ? shownEventTypes(match.endpoint.eventTypes) : null,
     matched: match.deliveryId !== null,
     delivery_id: match.deliveryId,
     delivery_status: match.deliveryStatus,

@@ -1,13 +1,17 @@
 import { z } from 'zod';
 import {
+  AUDIT_ACTORS,
   BREAKER_STATES,
   DEAD_REASONS,
   DEFERRAL_REASONS,
   DISABLED_REASONS,
+  OPERATIONAL_SCOPES,
   OUTCOME_CLASSES,
   PAUSE_REASONS,
+  PORTAL_SCOPES,
   SCOPES,
   SHOWN_STATUSES,
+  type ShownStatus,
   SIGNING_SCHEMES,
 } from '../../../lib/domain/vocabulary.ts';
 import { PROBLEMS, type ProblemCode } from '../http/problem.ts';
@@ -39,8 +43,14 @@ export const KeyShape = z
     name: z.string(),
     prefix: z.string(),
     scopes: z.array(z.enum(SCOPES)),
+    requests_per_second: z
+      .number()
+      .nullable()
+      .meta({ description: 'Null: the limit that the API is configured with.' }),
     created_at: moment(),
     expires_at: moment().nullable(),
+    revoked_at: moment().nullable(),
+    replaced_by: id().nullable().meta({ description: 'The key that a rotation put in its place.' }),
     last_used_at: moment().nullable(),
   })
   .meta({ id: 'Key' });
@@ -51,6 +61,55 @@ export const NewKeyShape = z
     key: z.string().meta({ description: 'The key itself, shown this once.' }),
   })
   .meta({ id: 'NewKey' });
+
+export const RotatedKeyShape = z
+  .strictObject({
+    ...NewKeyShape.shape,
+    previous_id: id(),
+    previous_expires_at: moment().meta({ description: 'Until then both keys work.' }),
+  })
+  .meta({ id: 'RotatedKey' });
+
+export const PortalTokenShape = z
+  .strictObject({
+    id: id(),
+    tenant_id: id(),
+    name: z.string(),
+    prefix: z.string(),
+    scopes: z.array(z.enum(PORTAL_SCOPES)),
+    endpoint_ids: z.array(id()).nullable().meta({ description: 'Null: every endpoint of the tenant.' }),
+    created_at: moment(),
+    expires_at: moment(),
+  })
+  .meta({ id: 'PortalToken' });
+
+export const NewPortalTokenShape = z
+  .strictObject({
+    ...PortalTokenShape.shape,
+    token: z.string().meta({ description: 'The token itself, shown this once.' }),
+  })
+  .meta({ id: 'NewPortalToken' });
+
+export const AuditEntryShape = z
+  .strictObject({
+    id: id(),
+    at: moment(),
+    tenant_id: id()
+      .nullable()
+      .meta({ description: 'Null for what belongs to no tenant, such as an admin key.' }),
+    actor: z.enum(AUDIT_ACTORS),
+    actor_id: id()
+      .nullable()
+      .meta({ description: 'The key or portal token; null for `admin`, the key of RELAY_ADMIN_KEY.' }),
+    action: z.string().meta({ description: 'The operationId of the route.' }),
+    resource: z.string(),
+    resource_id: id().nullable(),
+    changes: z
+      .record(z.string(), z.unknown())
+      .meta({ description: 'What was asked for; secrets stand as `[redacted]`.' }),
+    request_id: z.string(),
+  })
+  .meta({ id: 'AuditEntry' });
 
 export const RetryPolicyShape = z.strictObject({
   max_attempts: z.int().optional(),
@@ -82,7 +141,12 @@ export const EndpointShape = z
     tenant_id: id(),
     url: z.string(),
     transport: z.literal('http'),
-    event_types: z.array(z.string()),
+    event_types: z
+      .array(z.string())
+      .nullable()
+      .meta({ description: 'None at all means everything, null none but operational events.' }),
+    operational_events: z.array(z.string()),
+    operational_scope: z.enum(OPERATIONAL_SCOPES),
     description: z.string(),
     enabled: z.boolean(),
     disabled_reason: z.enum(DISABLED_REASONS).nullable(),
@@ -200,6 +264,9 @@ export const EventShape = z
     type: z.string(),
     content_type: z.string(),
     payload_bytes: z.int(),
+    matched: z.int().nullable().meta({
+      description: 'How many endpoints it goes to; null for an event from before this was counted.',
+    }),
     deliver_at: moment().nullable(),
     expires_at: moment().nullable(),
     created_at: moment(),
@@ -209,6 +276,15 @@ export const EventShape = z
 export const EventDetailShape = z
   .strictObject({
     event: EventShape,
+    counts: z
+      .strictObject({
+        ...(Object.fromEntries(SHOWN_STATUSES.map((status) => [status, z.int()])) as Record<
+          ShownStatus,
+          z.ZodInt
+        >),
+        capped: z.boolean().meta({ description: 'Whether there are more than the 10,000 that are counted.' }),
+      })
+      .meta({ description: 'Its deliveries by status.' }),
     deliveries: z.array(DeliveryShape),
     next_cursor: z.string().nullable(),
   })
