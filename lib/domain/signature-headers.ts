@@ -92,7 +92,7 @@ function ed25519(key: SigningKey, signed: string, body: Buffer): string {
 
 /** One key is the case of nearly every send, so it costs no list. */
 function eachKey(keys: readonly SigningKey[], separator: string, one: (key: SigningKey) => string): string {
-  return keys.length === 1 ? one(newest(keys)) : keys.map(one).join(separator);
+  return keys.length > 1 ? keys.map(one).join(separator) : one(newest(keys));
 }
 
 function newest([first]: readonly SigningKey[]): SigningKey {

@@ -42,7 +42,10 @@ export function openExchange(
   const { target, request, response, body, atMs } = arrival;
   const { headers } = request;
   const { headerPrefix, ledger } = state;
-  const deliveryId = text(headers[`${headerPrefix}-delivery-id`] ?? headers['webhook-id']);
+  // An endpoint may have a prefix of its own, which the receiver cannot know; two schemes name the delivery under every prefix.
+  const named =
+    headers[`${headerPrefix}-delivery-id`] ?? headers['webhook-id'] ?? headers['x-github-delivery'];
+  const deliveryId = text(named);
   const eventId = text(headers[`${headerPrefix}-event-id`]);
   const row = deliveryId === '' ? null : ledger.arrived(deliveryId, eventId, atMs);
   if (row === null) state.counters.unidentified += 1;

@@ -1,4 +1,4 @@
-import { createHmac } from 'node:crypto';
+import { createHmac, generateKeyPairSync, sign } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import { verificationKey, verifySignature } from './signatures.ts';
 
@@ -107,6 +107,40 @@ describe('the standard scheme', () => {
     expect(judge(signed, { secrets: [secret], now: NOW + 301 })).toMatchObject({
       reason: 'timestamp_out_of_tolerance',
     });
+  });
+});
+
+describe('the standard scheme with a key pair', () => {
+  const pair = generateKeyPairSync('ed25519');
+  const shown = (key: typeof pair.publicKey) =>
+    `whpk_${key.export({ format: 'der', type: 'spki' }).subarray(-32).toString('base64')}`;
+  const signature = sign(null, Buffer.from(`msg_1.${NOW}.${BODY}`), pair.privateKey).toString('base64');
+  const secret = `whsec_${Buffer.alloc(32, 7).toString('base64')}`;
+  const signed = {
+    'webhook-id': 'msg_1',
+    'webhook-timestamp': String(NOW),
+    'webhook-signature': `v1,${Buffer.alloc(32).toString('base64')} v1a,${signature}`,
+  };
+  const own = shown(pair.publicKey);
+
+  it('needs the public key alone', () => {
+    expect(judge(signed, { secrets: [own] })).toEqual({ ok: true, scheme: 'standard' });
+    expect(judge(signed, { secrets: [secret, own] }).ok).toBe(true);
+    expect(judge({ ...signed, 'webhook-signature': `v1a,${signature}` }, { secrets: [own] }).ok).toBe(true);
+  });
+
+  it('rejects another key, another body, and a signature that is none', () => {
+    const other = shown(generateKeyPairSync('ed25519').publicKey);
+    const mismatch = { ok: false, reason: 'signature_mismatch' };
+    expect(judge(signed, { secrets: [other] })).toMatchObject(mismatch);
+    expect(judge(signed, { secrets: [own], body: Buffer.from('{}') })).toMatchObject(mismatch);
+    expect(judge(signed, { secrets: [secret] })).toMatchObject(mismatch);
+    const cut = { ...signed, 'webhook-signature': `v1a,${signature.slice(8)}` };
+    expect(judge(cut, { secrets: [own] })).toMatchObject({ ok: false, reason: 'malformed_signature' });
+  });
+
+  it('is not checked with what only looks like a public key', () => {
+    expect(judge(signed, { secrets: ['whpk_AAAA'] }).ok).toBe(false);
   });
 });
 

@@ -1,4 +1,11 @@
-import { createHmac, createSecretKey, type KeyObject, timingSafeEqual } from 'node:crypto';
+import {
+  createHmac,
+  createPublicKey,
+  createSecretKey,
+  type KeyObject,
+  timingSafeEqual,
+  verify,
+} from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
 /**
@@ -21,10 +28,12 @@ export type Verification =
   | { ok: true; scheme: SignatureScheme }
   | { ok: false; scheme: SignatureScheme | null; reason: RejectionReason };
 
-/** Both forms of one secret: schemes differ in what they take as the key. */
+/** The forms of one secret: schemes differ in what they take as the key. */
 export interface VerificationKey {
   readonly whole: KeyObject;
   readonly decoded: KeyObject;
+  /** Not null where what was given is no secret but the public key of a key pair. */
+  readonly ed25519: KeyObject | null;
 }
 
 export interface VerifyOptions {
@@ -43,7 +52,16 @@ export function verificationKey(secret: string): VerificationKey {
   return {
     whole: createSecretKey(Buffer.from(secret, 'utf8')),
     decoded: createSecretKey(Buffer.from(encoded, 'base64')),
+    ed25519: publicKey(secret),
   };
+}
+
+/** `whpk_` and the base64 of 32 bytes. */
+function publicKey(text: string): KeyObject | null {
+  const bytes = Buffer.from(text.replace(/^whpk_/, ''), 'base64');
+  if (!text.startsWith('whpk_') || bytes.length !== 32) return null;
+  const jwk = { kty: 'OKP', crv: 'Ed25519', x: bytes.toString('base64url') };
+  return createPublicKey({ key: jwk, format: 'jwk' });
 }
 
 /**
@@ -73,19 +91,38 @@ function verifyRelay(headers: IncomingHttpHeaders, body: Buffer, options: Verify
   return judge('relay', fromEncoded(offered, 'hex'), expected);
 }
 
-/** Standard Webhooks: `webhook-signature: v1,<base64>[ v1,<base64>]` over `<id>.<timestamp>.<body>`. */
+/**
+ * Standard Webhooks: `webhook-signature: v1,<base64>[ v1,<base64>][ v1a,<base64>]` over `<id>.<timestamp>.<body>`, where `v1a` is Ed25519
+ * and checked with the public key.
+ */
 function verifyStandard(headers: IncomingHttpHeaders, body: Buffer, options: VerifyOptions): Verification {
   const id = text(headers['webhook-id']);
   if (id === '') return { ok: false, scheme: 'standard', reason: 'missing_id' };
   const timestamp = text(headers['webhook-timestamp']);
   const stale = timestampFault(timestamp, options);
   if (stale) return { ok: false, scheme: 'standard', reason: stale };
-  const offered = text(headers['webhook-signature'])
-    .split(' ')
-    .filter((part) => part.startsWith('v1,'))
-    .map((part) => part.slice('v1,'.length));
-  const expected = options.keys.map(({ decoded }) => hmac(decoded, `${id}.${timestamp}.`, body));
-  return judge('standard', fromEncoded(offered, 'base64'), expected);
+  const signed = `${id}.${timestamp}.`;
+  const parts = text(headers['webhook-signature']).split(' ');
+  if (verifiesEd25519(after(parts, 'v1a,'), Buffer.concat([Buffer.from(signed), body]), options.keys)) {
+    return { ok: true, scheme: 'standard' };
+  }
+  const expected = options.keys.map(({ decoded }) => hmac(decoded, signed, body));
+  return judge('standard', fromEncoded(after(parts, 'v1,'), 'base64'), expected);
+}
+
+function verifiesEd25519(
+  offered: readonly string[],
+  signed: Buffer,
+  keys: readonly VerificationKey[],
+): boolean {
+  const signatures = offered.map((signature) => Buffer.from(signature, 'base64'));
+  return keys.some(
+    ({ ed25519 }) => ed25519 !== null && signatures.some((one) => verify(null, signed, ed25519, one)),
+  );
+}
+
+function after(parts: readonly string[], beginning: string): string[] {
+  return parts.filter((part) => part.startsWith(beginning)).map((part) => part.slice(beginning.length));
 }
 
 /** `Stripe-Signature: t=<seconds>,v1=<hex>[,v1=<hex>]` over `<timestamp>.<body>`. */
