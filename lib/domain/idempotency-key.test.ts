@@ -38,6 +38,16 @@ describe('the digest of a request', () => {
     );
   });
 
+  it('counts the times of a request, each in its place', () => {
+    const [one, two] = [new Date(1_800_000_000_000), new Date(1_800_000_000_001)];
+    const of = (deliverAt: Date | null, expiresAt: Date | null) =>
+      requestDigest('t', 'c', null, Buffer.from('b'), { deliverAt, expiresAt }).toString('hex');
+    const all = [of(null, null), of(one, null), of(two, null), of(null, one), of(null, two), of(one, two)];
+    expect(new Set(all).size).toBe(all.length);
+    expect(of(null, null)).toBe(requestDigest('t', 'c', null, Buffer.from('b')).toString('hex'));
+    expect(of(one, two)).toBe(of(new Date(one), new Date(two)));
+  });
+
   it('does not let bytes wander from one part to the next', () => {
     const of = (type: string, contentType: string, target: string | null, body: string) =>
       requestDigest(type, contentType, target, Buffer.from(body)).toString('hex');
