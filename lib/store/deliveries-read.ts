@@ -1,6 +1,14 @@
-import { sql } from 'kysely';
-import type { DeadReason, DeferralReason, OutcomeClass, ShownStatus } from '../domain/vocabulary.ts';
+import { type RawBuilder, sql } from 'kysely';
+import {
+  type DeadReason,
+  type DeferralReason,
+  type OutcomeClass,
+  SHOWN_STATUSES,
+  type ShownStatus,
+} from '../domain/vocabulary.ts';
+import { plainArray } from './array-literal.ts';
 import type { Database } from './database.ts';
+import { lastDeliveryId } from './event-ids.ts';
 
 /** A delivery as people see it. */
 export interface Delivery {
@@ -33,130 +41,91 @@ const SHOWN = sql`
   v.finished_at as "finishedAt"`;
 
 export async function findDelivery(db: Database, tenantId: string, id: string): Promise<Delivery | null> {
-  const { rows } = await sql<Delivery>`
-    select ${SHOWN}
-    from relay.delivery_view v
-    left join relay.events e on e.id = v.event_id
-    where v.id = ${id} and v.tenant_id = ${tenantId}`.execute(db);
+  const { rows } = await sql<Delivery>`${oneDelivery(sql`${id}`)} and v.tenant_id = ${tenantId}`.execute(db);
   return rows[0] ?? null;
 }
 
-/** An event's deliveries in the order of their numbers. Their ids are the event's with a number in the last digits, so they are one range. */
-export async function listEventDeliveries(
-  db: Database,
-  eventId: string,
-  page: { after: string | null; limit: number },
-): Promise<Delivery[]> {
-  const { rows } = await sql<Delivery>`
+/** Selects one delivery by its id, with what the queue and its event know of it. */
+export function oneDelivery(id: RawBuilder<unknown>): RawBuilder<unknown> {
+  return sql`
     select ${SHOWN}
     from relay.delivery_view v
     left join relay.events e on e.id = v.event_id
-    where v.id > ${page.after ?? eventId} and v.id <= ${`${eventId.slice(0, -4)}ffff`} and v.event_id = ${eventId}
-    order by v.id
-    limit ${page.limit}`.execute(db);
+    where v.id = ${id}`;
+}
+
+/** The deliveries of an event; where it says so, only those to some endpoints. */
+export interface DeliveriesOfEvent {
+  eventId: string;
+  endpointIds?: readonly string[] | null;
+}
+
+// Their ids are the event's with a number in the last digits, so they are one range.
+function ofEvent({ eventId, endpointIds }: DeliveriesOfEvent): RawBuilder<unknown> {
+  return sql`
+    d.id > ${eventId} and d.id <= ${lastDeliveryId(eventId)} and d.event_id = ${eventId}
+      and ${endpointIds ? sql`d.endpoint_id = any(${plainArray(endpointIds)}::uuid[])` : sql`true`}`;
+}
+
+/** An event's deliveries in the order of their numbers. */
+export async function listEventDeliveries(
+  db: Database,
+  of: DeliveriesOfEvent,
+  page: { after: string | null; limit: number },
+): Promise<Delivery[]> {
+  // One look-up each, by limit: joined, a queue that was empty when the planner looked at it is read whole.
+  const { rows } = await sql<Delivery>`
+    select s.*
+    from (
+      select d.id from relay.deliveries d
+      where ${ofEvent(of)} and d.id > ${page.after ?? of.eventId}
+      order by d.id
+      limit ${page.limit}
+    ) h
+    cross join lateral (${oneDelivery(sql.ref('h.id'))} limit 1) s
+    order by s.id`.execute(db);
   return rows;
 }
 
-const NO_ID = '00000000-0000-0000-0000-000000000000';
-const LAST_ID = 'ffffffff-ffff-ffff-ffff-ffffffffffff';
-
 /**
- * How far one page looks for deliveries of a status. No index holds the status (ending a delivery would have to write it), so a
- * page of rare ones among millions is found in several bounded steps instead of one that has no end.
+ * The status that people are shown of a row with the columns `id` and `status` of a delivery. Only a pending one is looked for in the queue,
+ * and by its key.
  */
-export const HISTORY_SCAN_ROWS = 10_000;
-
-export interface HistoryPage {
-  deliveries: Delivery[];
-  /** Where the next page begins; null at the end. A page with a status may be short, or empty, and still have a next. */
-  next: string | null;
+export function shownStatus(row: string): RawBuilder<unknown> {
+  const [id, status] = [sql.ref(`${row}.id`), sql.ref(`${row}.status`)];
+  return sql`
+    relay.shown_status(${status}, case when ${status} = 'pending' then (
+      select q.lease_expires_at from relay.queue q where q.delivery_id = ${id}) end)`;
 }
 
-/** An endpoint's deliveries, newest first, before the id `before` (null: from the newest). */
-export async function listEndpointDeliveries(
+/** One count for each status of the rows of an aggregate that have a column `status`. */
+export const COUNTS_BY_STATUS = sql.join(
+  SHOWN_STATUSES.map(
+    (status) => sql`count(*) filter (where status = ${sql.lit(status)})::integer as ${sql.ref(status)}`,
+  ),
+);
+
+export type StatusCounts = Record<ShownStatus, number>;
+
+/** Counting goes no further than this: an event may have 65,535 deliveries. */
+export const COUNTED_DELIVERIES = 10_000;
+
+/** How many of an event's deliveries there are of each status, and whether there are more than were counted. */
+export async function countEventDeliveries(
   db: Database,
-  endpointId: string,
-  options: { status: ShownStatus | null; before: string | null; limit: number },
-): Promise<HistoryPage> {
-  const before = options.before ?? LAST_ID;
-  return options.status === null
-    ? unfilteredPage(db, endpointId, before, options.limit)
-    : filteredPage(db, endpointId, before, { status: options.status, limit: options.limit });
-}
-
-async function unfilteredPage(
-  db: Database,
-  endpointId: string,
-  before: string,
-  limit: number,
-): Promise<HistoryPage> {
-  const { rows } = await historyQuery(endpointId, before, limit + 1).execute(db);
-  const deliveries = rows.slice(0, limit);
-  return { deliveries, next: rows.length > limit ? deliveries.at(-1)!.id : null };
-}
-
-/**
- * Exported for the test that reads its plan. The endpoint stands in a range of one, and in the order: under an equality the planner
- * may think the primary key just as good for the order, and walk past everybody else's newer deliveries to find this endpoint's.
- */
-export function historyQuery(endpointId: string, before: string, rows: number) {
-  return sql<Delivery>`
-    select ${SHOWN}
-    from relay.delivery_view v
-    left join relay.events e on e.id = v.event_id
-    where v.endpoint_id between ${endpointId} and ${endpointId} and v.id < ${before}
-    order by v.endpoint_id desc, v.id desc
-    limit ${rows}`;
-}
-
-async function filteredPage(
-  db: Database,
-  endpointId: string,
-  before: string,
-  options: { status: ShownStatus; limit: number },
-): Promise<HistoryPage> {
-  const { rows } = await filteredHistoryQuery(endpointId, before, options).execute(db);
-  const found = rows.filter((row) => row.id !== null) as Delivery[];
-  const deliveries = found.slice(0, options.limit);
-  if (found.length > options.limit) return { deliveries, next: deliveries.at(-1)!.id };
-  return { deliveries, next: rows[0]?.boundary ?? null };
-}
-
-/**
- * One row for each delivery of the status down to the boundary, the last of the rows that one page may look at; a single row
- * without a delivery when there is none. Exported for the test that reads its plan.
- */
-export function filteredHistoryQuery(
-  endpointId: string,
-  before: string,
-  options: { status: ShownStatus; limit: number },
-) {
-  // `status` in the record is pending until the delivery ends, so the cheap half of the condition is asked of the record alone.
-  const recorded = options.status === 'inflight' ? 'pending' : options.status;
-  return sql<{ boundary: string | null } & (Delivery | { id: null })>`
-    select b.boundary, p.*
+  of: DeliveriesOfEvent,
+): Promise<{ counts: StatusCounts; capped: boolean }> {
+  const { rows } = await sql<StatusCounts & { capped: boolean }>`
+    select ${COUNTS_BY_STATUS}, count(*) > ${COUNTED_DELIVERIES} as capped
     from (
-      select (
-        select d.id from relay.deliveries d
-        where d.endpoint_id between ${endpointId} and ${endpointId} and d.id < ${before}
-        order by d.endpoint_id desc, d.id desc
-        offset ${HISTORY_SCAN_ROWS - 1} limit 1
-      ) as boundary
-    ) b
-    left join lateral (
-      select ${SHOWN}
-      from (
-        select d.id from relay.deliveries d
-        left join relay.queue q on q.delivery_id = d.id
-        where d.endpoint_id between ${endpointId} and ${endpointId} and d.id < ${before} and d.id >= coalesce(b.boundary, ${NO_ID})
-          and d.status = ${recorded} and relay.shown_status(d.status, q.lease_expires_at) = ${options.status}
-        order by d.endpoint_id desc, d.id desc
-        limit ${options.limit + 1}
-      ) hit
-      join relay.delivery_view v on v.id = hit.id
-      left join relay.events e on e.id = v.event_id
-      order by v.id desc
-    ) p on true`;
+      select case when row_number() over (order by d.id) <= ${COUNTED_DELIVERIES} then ${shownStatus('d')} end as status
+      from relay.deliveries d
+      where ${ofEvent(of)}
+      order by d.id
+      limit ${COUNTED_DELIVERIES + 1}
+    ) s`.execute(db);
+  const { capped, ...counts } = rows[0]!;
+  return { counts, capped };
 }
 
 /** One row of a delivery's log. */

@@ -12,6 +12,11 @@ export function deliveryId(eventId: string, n: number): string {
   return eventId.slice(0, 32) + n.toString(16).padStart(4, '0');
 }
 
+/** The last id that a delivery of an event may have. */
+export function lastDeliveryId(eventId: string): string {
+  return `${eventId.slice(0, 32)}ffff`;
+}
+
 /** The event that a delivery is of. */
 export function eventIdOf(delivery: string): string {
   return `${delivery.slice(0, 32)}0000`;

@@ -31,6 +31,7 @@ describe('a connection of a pool', () => {
       idle_in_transaction_session_timeout: '10s',
     },
     general: { statement_timeout: '15s', idle_in_transaction_session_timeout: '30s', enable_seqscan: 'on' },
+    search: { statement_timeout: '5s', enable_seqscan: 'off', plan_cache_mode: 'auto' },
     migrate: { statement_timeout: '0', lock_timeout: '10s', enable_seqscan: 'on' },
   };
 

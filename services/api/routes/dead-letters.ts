@@ -8,8 +8,9 @@ import {
   selectDeadLetters,
 } from '../../../lib/store/dead-letters.ts';
 import { replayDeliveries } from '../../../lib/store/replay.ts';
-import { deadLetterCursor, printDeadLetterCursor } from '../http/cursor.ts';
+import { parseDeadLetterPlace, printDeadLetterPlace } from '../http/cursor.ts';
 import { bodyLimit, DEFAULT_PAGE, moment, pageLimit, uuid } from '../http/fields.ts';
+import { type ListName, listCursor, openPlace, sealPlace } from '../http/list-cursor.ts';
 import { defineRoute } from '../http/route.ts';
 import { DeadLetterShape, pageOf, ReplayShape } from './shapes.ts';
 
@@ -63,19 +64,21 @@ export const deadLetterRoutes = [
       summary: 'List dead letters, newest first',
       description:
         'With `reason` or `event_type`, a page looks through 10,000 letters at most: it may be short, or empty, while `next_cursor` says that there is more.',
-      query: z.strictObject({ ...filters, limit: pageLimit(), cursor: deadLetterCursor() }),
+      query: z.strictObject({ ...filters, limit: pageLimit(), cursor: listCursor() }),
       answers: [{ status: 200, description: 'A page of dead letters', schema: pageOf(DeadLetterShape) }],
     },
     async ({ context, tenantId, query }) => {
+      const { limit, cursor, ...given } = query;
+      const name: ListName = { list: 'dead_letters', tenantId, ...given };
       const { letters, next } = await listDeadLetters(context.db, tenantId, {
-        filter: filterOf(query),
-        before: query.cursor ?? null,
-        limit: query.limit,
+        filter: filterOf(given),
+        before: parseDeadLetterPlace(openPlace(cursor, name)),
+        limit,
       });
       const json = {
         count: letters.length,
         items: letters.map(shown),
-        next_cursor: printDeadLetterCursor(next),
+        next_cursor: sealPlace(printDeadLetterPlace(next), name),
       };
       return { status: 200, json };
     },

@@ -1,105 +1,77 @@
 import { z } from 'zod';
-import { SHOWN_STATUSES } from '../../../lib/domain/vocabulary.ts';
-import {
-  type Attempt,
-  type Delivery,
-  findDelivery,
-  listAttempts,
-  listEndpointDeliveries,
-  listEventDeliveries,
-} from '../../../lib/store/deliveries-read.ts';
+import { findDelivery, listAttempts } from '../../../lib/store/deliveries-read.ts';
+import { searchEndpointDeliveries, searchTenantDeliveries } from '../../../lib/store/delivery-search.ts';
 import { endpointExisted } from '../../../lib/store/endpoints.ts';
-import { type Event, findEvent } from '../../../lib/store/events-read.ts';
 import { replayDeliveries } from '../../../lib/store/replay.ts';
-import { idCursor, printIdCursor } from '../http/cursor.ts';
-import { idParams, pageLimit } from '../http/fields.ts';
+import type { SearchPage } from '../../../lib/store/search-page.ts';
+import { idParams, pageLimit, uuid } from '../http/fields.ts';
+import { acceptedRange, reasonFilter, statusFilter, typeFilter } from '../http/filters.ts';
+import { type ListName, listCursor, openIdPlace, sealPlace } from '../http/list-cursor.ts';
 import { Problem } from '../http/problem.ts';
-import { defineRoute } from '../http/route.ts';
-import { DeliveryDetailShape, DeliveryShape, EventDetailShape, pageOf, SingleReplayShape } from './shapes.ts';
+import { type Call, defineRoute, type Reply } from '../http/route.ts';
+import { search } from '../http/search.ts';
+import { noDelivery, shownAttempt, shownDelivery } from './delivery-answers.ts';
+import { DeliveryDetailShape, DeliveryShape, pageOf, SingleReplayShape } from './shapes.ts';
 
 const MAX_ATTEMPTS_SHOWN = 500;
 
-export function shownDelivery(delivery: Delivery) {
-  return {
-    id: delivery.id,
-    event_id: delivery.eventId,
-    endpoint_id: delivery.endpointId,
-    event_type: delivery.eventType,
-    status: delivery.status,
-    attempt: delivery.attempts,
-    sends: delivery.sends,
-    generation: delivery.generation,
-    dead_reason: delivery.deadReason,
-    deferral_reason: delivery.deferralReason,
-    cancel_requested: delivery.cancelRequested,
-    last_class: delivery.lastClass,
-    last_http_status: delivery.lastHttpStatus,
-    next_attempt_at: delivery.nextAttemptAt,
-    created_at: delivery.createdAt,
-    finished_at: delivery.finishedAt,
+const filters = {
+  status: statusFilter(),
+  reason: reasonFilter().meta({ description: 'Dead for this reason.' }),
+  event_type: typeFilter(),
+  ...acceptedRange,
+};
+const EndpointQuery = z.strictObject({ ...filters, limit: pageLimit(), cursor: listCursor() });
+const TenantQuery = EndpointQuery.extend({ endpoint_id: uuid().optional() });
+
+type ListCall = Pick<
+  Call<unknown, z.output<typeof EndpointQuery>, unknown>,
+  'context' | 'tenantId' | 'query'
+>;
+
+/** A page of deliveries of an endpoint of the tenant, or of the whole tenant. */
+async function list(call: ListCall, endpointId: string | undefined): Promise<Reply> {
+  const { context, tenantId, query } = call;
+  const { limit, cursor, event_type: eventType, status, reason, from, to } = query;
+  if (endpointId !== undefined && !(await endpointExisted(context.db, { tenantId, id: endpointId }))) {
+    throw new Problem('endpoint_not_found', 'there is no endpoint of this id');
+  }
+  const name: ListName = { list: 'deliveries', tenantId, endpointId, eventType, status, reason, from, to };
+  const wanted = {
+    filter: { status, reason, eventType },
+    ...{ from, to, before: openIdPlace(cursor, name), limit },
   };
+  const page = await search(context, (db) =>
+    endpointId === undefined
+      ? searchTenantDeliveries(db, tenantId, wanted)
+      : searchEndpointDeliveries(db, endpointId, wanted),
+  );
+  return { status: 200, json: shownPage(page, name) };
 }
 
-function shownAttempt(deliveryId: string, attempt: Attempt) {
-  return {
-    delivery_id: deliveryId,
-    seq: attempt.seq,
-    attempt_no: attempt.attempt,
-    send_no: attempt.send,
-    generation: attempt.generation,
-    outcome_class: attempt.class,
-    reason: attempt.reason,
-    http_status: attempt.httpStatus,
-    latency_ms: attempt.durationMs,
-    lateness_ms: attempt.latenessMs,
-    error: attempt.error,
-    response_snippet: attempt.responseSnippet,
-    worker_id: attempt.claimedBy,
-    next_attempt_at: attempt.nextAttemptAt,
-    at: attempt.at,
-  };
+function shownPage({ items, next }: SearchPage<Parameters<typeof shownDelivery>[0]>, name: ListName) {
+  return { count: items.length, items: items.map(shownDelivery), next_cursor: sealPlace(next, name) };
 }
 
-function shownEvent(event: Event) {
-  return {
-    id: event.id,
-    type: event.type,
-    content_type: event.contentType,
-    payload_bytes: event.payloadBytes,
-    deliver_at: event.deliverAt,
-    expires_at: event.expiresAt,
-    created_at: event.createdAt,
-  };
-}
+const LOOKS_THROUGH =
+  'A page looks through 10,000 deliveries at most: with filters it may be short, or empty, while `next_cursor` says that there is more. A cursor goes with the filters that it came from.';
 
 export const deliveryRoutes = [
   defineRoute(
     {
-      name: 'getEvent',
+      name: 'listDeliveries',
       method: 'get',
-      path: '/v1/events/{id}',
+      path: '/v1/deliveries',
       access: 'read',
-      tag: 'Events',
-      summary: 'Get an event and a page of its deliveries',
-      params: idParams,
-      query: z.strictObject({ limit: pageLimit(), cursor: idCursor() }),
-      answers: [{ status: 200, description: 'The event', schema: EventDetailShape }],
-      problems: ['event_not_found'],
+      reach: 'filter',
+      tag: 'Deliveries',
+      summary: 'List deliveries, newest first',
+      description: LOOKS_THROUGH,
+      query: TenantQuery,
+      answers: [{ status: 200, description: 'A page of deliveries', schema: pageOf(DeliveryShape) }],
+      problems: ['endpoint_not_found', 'search_timeout'],
     },
-    async ({ context, tenantId, params, query }) => {
-      const event = await findEvent(context.db, tenantId, params.id);
-      if (!event) throw new Problem('event_not_found', 'there is no event of this id');
-      const page = { after: query.cursor ?? null, limit: query.limit + 1 };
-      const found = await listEventDeliveries(context.db, event.id, page);
-      const deliveries = found.slice(0, query.limit);
-      const next = found.length > query.limit ? deliveries.at(-1)!.id : null;
-      const json = {
-        event: shownEvent(event),
-        deliveries: deliveries.map(shownDelivery),
-        next_cursor: printIdCursor(next),
-      };
-      return { status: 200, json };
-    },
+    (call) => list(call, call.query.endpoint_id),
   ),
   defineRoute(
     {
@@ -107,35 +79,16 @@ export const deliveryRoutes = [
       method: 'get',
       path: '/v1/endpoints/{id}/deliveries',
       access: 'read',
+      reach: 'endpoint',
       tag: 'Deliveries',
       summary: "List an endpoint's deliveries, newest first",
-      description:
-        'With `status`, a page looks through 10,000 deliveries at most: it may be short, or empty, while `next_cursor` says that there is more.',
+      description: LOOKS_THROUGH,
       params: idParams,
-      query: z.strictObject({
-        status: z.enum(SHOWN_STATUSES, { error: `must be one of ${SHOWN_STATUSES.join(', ')}` }).optional(),
-        limit: pageLimit(),
-        cursor: idCursor(),
-      }),
+      query: EndpointQuery,
       answers: [{ status: 200, description: 'A page of deliveries', schema: pageOf(DeliveryShape) }],
-      problems: ['endpoint_not_found'],
+      problems: ['endpoint_not_found', 'search_timeout'],
     },
-    async ({ context, tenantId, params, query }) => {
-      if (!(await endpointExisted(context.db, { tenantId, id: params.id }))) {
-        throw new Problem('endpoint_not_found', 'there is no endpoint of this id');
-      }
-      const { deliveries, next } = await listEndpointDeliveries(context.db, params.id, {
-        status: query.status ?? null,
-        before: query.cursor ?? null,
-        limit: query.limit,
-      });
-      const json = {
-        count: deliveries.length,
-        items: deliveries.map(shownDelivery),
-        next_cursor: printIdCursor(next),
-      };
-      return { status: 200, json };
-    },
+    (call) => list(call, call.params.id),
   ),
   defineRoute(
     {
@@ -143,6 +96,7 @@ export const deliveryRoutes = [
       method: 'get',
       path: '/v1/deliveries/{id}',
       access: 'read',
+      reach: 'delivery',
       tag: 'Deliveries',
       summary: 'Get a delivery and its log',
       params: idParams,
@@ -151,7 +105,7 @@ export const deliveryRoutes = [
     },
     async ({ context, tenantId, params }) => {
       const delivery = await findDelivery(context.db, tenantId, params.id);
-      if (!delivery) throw new Problem('delivery_not_found', 'there is no delivery of this id');
+      if (!delivery) throw noDelivery();
       const { attempts, truncated } = await listAttempts(context.db, delivery, MAX_ATTEMPTS_SHOWN);
       const json = {
         delivery: shownDelivery(delivery),
@@ -167,6 +121,7 @@ export const deliveryRoutes = [
       method: 'post',
       path: '/v1/deliveries/{id}/replay',
       access: 'replay',
+      reach: 'delivery',
       tag: 'Deliveries',
       summary: 'Send a dead delivery again',
       description:
@@ -177,7 +132,7 @@ export const deliveryRoutes = [
     },
     async ({ context, tenantId, params }) => {
       const delivery = await findDelivery(context.db, tenantId, params.id);
-      if (!delivery) throw new Problem('delivery_not_found', 'there is no delivery of this id');
+      if (!delivery) throw noDelivery();
       const { replayed, endpointDeleted } = await replayDeliveries(context.pool, [delivery.id]);
       if (endpointDeleted.length > 0) {
         throw new Problem('endpoint_deleted', 'its endpoint is deleted, so there is nowhere to send it');
