@@ -61,6 +61,7 @@ describe('an API key', () => {
       keyId: apiKey.id,
       tenantId: tenant.id,
       scopes: ['read', 'events:write'],
+      requestsPerSecond: null,
       expiresInMs: null,
     });
     expect(await grantOf(`${key}x`)).toBeNull();
@@ -68,8 +69,8 @@ describe('an API key', () => {
 
   it('grants nothing once it is revoked, and can be revoked once', async () => {
     const { key, apiKey } = await givenKey();
-    expect(await revokeApiKey(db, null, apiKey.id)).toBe(true);
-    expect(await revokeApiKey(db, null, apiKey.id)).toBe(false);
+    expect(await revokeApiKey(db, { tenantId: null, id: apiKey.id })).not.toBeNull();
+    expect(await revokeApiKey(db, { tenantId: null, id: apiKey.id })).toBeNull();
     expect(await grantOf(key)).toBeNull();
     expect((await listApiKeys(db, null, { after: null, limit: 500 })).map((one) => one.id)).not.toContain(
       apiKey.id,
@@ -88,8 +89,8 @@ describe('an API key', () => {
     const tenant = await createTenant(db, { name: 'owner' });
     const other = await createTenant(db, { name: 'stranger' });
     const { apiKey } = await givenKey({ tenantId: tenant.id });
-    expect(await revokeApiKey(db, other.id, apiKey.id)).toBe(false);
-    expect(await revokeApiKey(db, tenant.id, apiKey.id)).toBe(true);
+    expect(await revokeApiKey(db, { tenantId: other.id, id: apiKey.id })).toBeNull();
+    expect(await revokeApiKey(db, { tenantId: tenant.id, id: apiKey.id })).not.toBeNull();
   });
 
   it('dies with its tenant, and is not made for one that is gone', async () => {
@@ -132,7 +133,7 @@ describe('whether an admin key exists', () => {
     expect(await adminKeyExists(pool)).toBe(false);
     const { apiKey } = await givenKey({ scopes: ['manage'] });
     expect(await adminKeyExists(pool)).toBe(true);
-    await revokeApiKey(db, null, apiKey.id);
+    await revokeApiKey(db, { tenantId: null, id: apiKey.id });
     expect(await adminKeyExists(pool)).toBe(false);
   });
 });

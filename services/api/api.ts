@@ -11,12 +11,15 @@ import { adminKeyExists, findKeyGrant, touchApiKeys } from '../../lib/store/api-
 import { createDatabase } from '../../lib/store/database.ts';
 import { warnUnlessDurable } from '../../lib/store/durability.ts';
 import { requireCurrentSchema } from '../../lib/store/migrate.ts';
+import { findPortalGrant } from '../../lib/store/portal-tokens.ts';
 import { requireSecretKeys } from '../../lib/store/secret-box.ts';
 import { findTenant } from '../../lib/store/tenants.ts';
+import { type Bound, inOneTransaction } from '../../lib/store/transaction.ts';
 import { endPools, loggedPool, startLink } from '../fleet/connections.ts';
 import { FleetMember } from '../fleet/member.ts';
 import type { ApiContext } from './context.ts';
 import { Authenticator } from './http/authentication.ts';
+import { KeyLimits } from './http/key-limits.ts';
 import { KeyUsage } from './http/key-usage.ts';
 import { Tenancy } from './http/tenancy.ts';
 import { type Acceptor, createAcceptor } from './ingest/acceptor.ts';
@@ -30,6 +33,8 @@ const LAME_DUCK_MS = 2_000;
 const LEAVE_MS = 1_500;
 /** Requests whose key somebody else holds wait here, so that they hold up nobody. */
 const ALONE_CONNECTIONS = 4;
+/** Lists and statistics that look through much wait here for each other, and nobody's key does behind them. */
+const SEARCH_CONNECTIONS = 4;
 
 export interface ApiOptions {
   config: ApiConfig;
@@ -92,7 +97,8 @@ async function start(
     log,
     metrics,
     acceptor,
-    ...accessTo(pools.general, config, log),
+    ...accessTo(pools.general, config, { liveApis: () => member.fleet.liveApis, log }),
+    searchDb: createDatabase(pools.search),
     ingestMetrics: counted,
     httpMetrics: httpMetrics(
       metrics,
@@ -129,17 +135,24 @@ async function start(
   };
 }
 
-function accessTo(pool: pg.Pool, config: ApiConfig, log: Logger) {
+function accessTo(
+  pool: pg.Pool,
+  config: ApiConfig,
+  { liveApis, log }: { liveApis: () => number; log: Logger },
+) {
   const db = createDatabase(pool);
   return {
     pool,
     db,
+    transact: <T>(work: (bound: Bound) => Promise<T>) => inOneTransaction(pool, work),
     authenticator: new Authenticator({
-      lookUp: (keyHash) => findKeyGrant(pool, keyHash),
+      lookUpKey: (keyHash) => findKeyGrant(pool, keyHash),
+      lookUpToken: (tokenHash) => findPortalGrant(pool, tokenHash),
       adminKey: config.adminKey,
       required: config.authRequired,
     }),
     tenancy: new Tenancy(async (tenantId) => (await findTenant(db, tenantId)) !== null),
+    keyLimits: new KeyLimits({ perSecond: config.keyRatePerSecond, liveApis }),
     keyUsage: new KeyUsage((keyIds) => touchApiKeys(pool, keyIds), log),
     readiness: new Readiness(pool, config),
   };
@@ -156,7 +169,7 @@ async function requireSomebody(pool: pg.Pool, config: ApiConfig): Promise<void> 
 type Pools = ReturnType<typeof createPools>;
 
 function createPools(config: ApiConfig, log: Logger) {
-  const pool = (purpose: 'ingest' | 'ingest_alone' | 'general', name: string, max: number) =>
+  const pool = (purpose: 'ingest' | 'ingest_alone' | 'general' | 'search', name: string, max: number) =>
     loggedPool(
       {
         url: config.databaseUrl,
@@ -171,5 +184,6 @@ function createPools(config: ApiConfig, log: Logger) {
     keyed: pool('ingest', 'keyed', config.ingestConnections),
     alone: pool('ingest_alone', 'alone', ALONE_CONNECTIONS),
     general: pool('general', 'general', config.readConnections),
+    search: pool('search', 'search', SEARCH_CONNECTIONS),
   };
 }

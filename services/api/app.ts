@@ -2,11 +2,14 @@ import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:
 import express, { type ErrorRequestHandler, type Express } from 'express';
 import { z } from 'zod';
 import type { ApiContext } from './context.ts';
-import { type Principal, requireAccess } from './http/authentication.ts';
+import { admit } from './http/admit.ts';
+import { audited, isAudited } from './http/audit.ts';
+import type { Principal } from './http/authentication.ts';
 import { readBody } from './http/body.ts';
 import { toProblem } from './http/failure.ts';
 import { parseJsonBody, parsePart } from './http/parse.ts';
 import { invalid, Problem } from './http/problem.ts';
+import { requireReach } from './http/reach.ts';
 import { requestIdOf } from './http/request-id.ts';
 import { refuse, sendJson } from './http/respond.ts';
 import type { Handler, Reply, Route } from './http/route.ts';
@@ -57,7 +60,8 @@ function begin(request: express.Request, response: ServerResponse, route: Route 
 async function serve(context: ApiContext, exchange: Exchange, route: Route, handle: Handler): Promise<void> {
   try {
     const { request, response } = exchange;
-    const principal = await admit(context, route, request);
+    const principal =
+      route.access === 'open' ? ANYBODY : await admit(context, request.headers.authorization, route.access);
     const tenantId =
       route.access === 'open'
         ? ''
@@ -66,21 +70,25 @@ async function serve(context: ApiContext, exchange: Exchange, route: Route, hand
     const query = parsePart(route.query ?? NOTHING, { ...request.query }, 'query');
     const body = await parseBody(route, request, response);
     if (body === ABORTED) return;
-    send(context, exchange, await handle({ context, principal, tenantId, params, query, body }));
+    const call = { context, principal, tenantId, params, query, body };
+    await requireReach(route, call);
+    const reply = isAudited(route)
+      ? await audited(route, handle, call, exchange.requestId)
+      : await handle(call);
+    send(context, exchange, reply);
   } catch (error) {
     fail(context, exchange, error);
   }
 }
 
-const ANYBODY: Principal = { keyId: null, tenantId: null, scopes: [] };
-
-async function admit(context: ApiContext, route: Route, request: IncomingMessage): Promise<Principal> {
-  if (route.access === 'open') return ANYBODY;
-  const principal = await context.authenticator.authenticate(request.headers.authorization);
-  requireAccess(principal, route.access);
-  context.keyUsage.note(principal.keyId);
-  return principal;
-}
+const ANYBODY: Principal = {
+  keyId: null,
+  portalTokenId: null,
+  tenantId: null,
+  scopes: [],
+  endpointIds: null,
+  requestsPerSecond: null,
+};
 
 const NOTHING = z.strictObject({});
 const ABORTED = Symbol('aborted');
@@ -103,6 +111,11 @@ function send(context: ApiContext, exchange: Exchange, reply: Reply): void {
     sendJson(response, reply.status, JSON.stringify(reply.json), { ...reply.headers, ...headers });
   } else if ('text' in reply) {
     response.writeHead(reply.status, { ...reply.headers, ...headers }).end(reply.text);
+  } else if ('bytes' in reply) {
+    const { bytes } = reply;
+    response
+      .writeHead(reply.status, { ...reply.headers, 'content-length': bytes.length, ...headers })
+      .end(bytes);
   } else {
     response.writeHead(reply.status, headers).end();
   }

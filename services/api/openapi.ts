@@ -18,7 +18,8 @@ export function describeApi(routes: readonly Route[], version: string): object {
   const bearer = registry.registerComponent('securitySchemes', 'bearer', {
     type: 'http',
     scheme: 'bearer',
-    description: 'An API key. Keys belong to a tenant, or are admin keys.',
+    description:
+      'An API key: of a tenant, or an admin key. Or a portal token: short-lived, for one tenant, for reading and replaying only.',
   });
   for (const route of routes) registry.registerPath(pathOf(route, bearer.name));
   return new OpenApiGeneratorV31(registry.definitions).generateDocument({
@@ -55,7 +56,8 @@ function pathOf(route: Route, security: string): RouteConfig {
 }
 
 function accessInWords(access: Route['access']): string {
-  return access === 'admin' ? 'an admin key with the scope `manage`' : `the scope \`${access}\``;
+  if (access === 'admin') return 'an admin key with the scope `manage`';
+  return access === 'replay' ? 'the scope `replay` or `manage`' : `the scope \`${access}\``;
 }
 
 function headersOf(route: Route): z.ZodObject {
@@ -63,7 +65,7 @@ function headersOf(route: Route): z.ZodObject {
     format: 'uuid',
     description: 'For an admin key: the tenant to act for; the default tenant otherwise.',
   });
-  return route.handle
+  return route.handle || route.frontBody
     ? z.object({ 'relay-tenant-id': tenant })
     : z.object({ ...EVENT_HEADERS, 'relay-tenant-id': tenant });
 }
@@ -84,6 +86,10 @@ const EVENT_HEADERS = {
 };
 
 function bodyOf(route: Route): RouteConfig['request'] {
+  if (route.frontBody) {
+    const media = Object.entries(route.frontBody).map(([type, schema]) => [type, { schema }] as const);
+    return { body: { required: true, content: Object.fromEntries(media) } };
+  }
   if (!route.handle) {
     const schema = z.string().openapi({ format: 'binary', description: 'Any bytes, 256 KiB by default.' });
     return { body: { required: true, content: { '*/*': { schema } } } };
@@ -136,6 +142,7 @@ export function problemsOf(route: Route): ProblemCode[] {
     'unauthorized',
     'forbidden',
     'tenant_not_found',
+    'rate_limited',
     ...(takesBody ? (['request_timeout', 'payload_too_large', 'unsupported_media_type'] as const) : []),
     ...(route.problems ?? []).filter((code) => code !== 'tenant_not_found'),
     'database_unavailable',

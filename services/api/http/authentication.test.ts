@@ -1,9 +1,23 @@
 import { describe, expect, it } from 'vitest';
 import { SCOPES } from '../../../lib/domain/vocabulary.ts';
 import { hashApiKey, type KeyGrant } from '../../../lib/store/api-keys.ts';
+import type { PortalGrant } from '../../../lib/store/portal-tokens.ts';
 import { type Access, Authenticator, type Principal, requireAccess } from './authentication.ts';
 
-const GRANT: KeyGrant = { keyId: 'k', tenantId: 't', scopes: ['read'], expiresInMs: null };
+const GRANT: KeyGrant = {
+  keyId: 'k',
+  tenantId: 't',
+  scopes: ['read'],
+  requestsPerSecond: null,
+  expiresInMs: null,
+};
+const PORTAL_GRANT: PortalGrant = {
+  tokenId: 'p',
+  tenantId: 't',
+  scopes: ['read', 'replay'],
+  endpointIds: ['e'],
+  expiresInMs: 60_000,
+};
 const ADMIN_KEY = 'an-admin-key-of-length';
 
 /** Knows one key, and counts how often it is asked. */
@@ -13,7 +27,12 @@ function givenAuthenticator(answer: (keyHash: string) => Promise<KeyGrant | null
     asked.push(keyHash);
     return answer(keyHash);
   };
-  return { asked, authenticator: new Authenticator({ lookUp, adminKey: ADMIN_KEY, required: true }) };
+  const lookUpToken = async (hash: string) => {
+    asked.push(hash);
+    return hash === hashApiKey('rlp_good') ? PORTAL_GRANT : null;
+  };
+  const options = { lookUpKey: lookUp, lookUpToken, adminKey: ADMIN_KEY, required: true };
+  return { asked, authenticator: new Authenticator(options) };
 }
 
 const onlyGoodKey = async (keyHash: string) => (keyHash === hashApiKey('good') ? GRANT : null);
@@ -71,8 +90,11 @@ describe('an authenticator', () => {
     const { asked, authenticator } = givenAuthenticator();
     expect(authenticator.authenticate(bearer(ADMIN_KEY))).toEqual({
       keyId: null,
+      portalTokenId: null,
       tenantId: null,
       scopes: SCOPES,
+      endpointIds: null,
+      requestsPerSecond: null,
     });
     expect(asked).toEqual([]);
   });
@@ -94,11 +116,37 @@ describe('an authenticator', () => {
     expect(asked).toEqual([]);
   });
 
+  it('tells a portal token from a key by its beginning, and asks for it among the tokens only', async () => {
+    const { asked, authenticator } = givenAuthenticator();
+    expect(await authenticator.authenticate(bearer('rlp_good'))).toEqual({
+      keyId: null,
+      portalTokenId: 'p',
+      tenantId: 't',
+      scopes: ['read', 'replay'],
+      endpointIds: new Set(['e']),
+      requestsPerSecond: null,
+    });
+    expect(authenticator.authenticate(bearer('rlp_good'))).toMatchObject({ portalTokenId: 'p' });
+    await expect(authenticator.authenticate(bearer('rlp_bad'))).rejects.toMatchObject({
+      code: 'unauthorized',
+    });
+    expect(asked).toEqual([hashApiKey('rlp_good'), hashApiKey('rlp_bad')]);
+  });
+
   it('takes the scheme in any case', async () => {
     const { authenticator } = givenAuthenticator();
     expect(await authenticator.authenticate('bearer good')).toMatchObject({ keyId: 'k' });
   });
 });
+
+const ANYBODY: Principal = {
+  keyId: 'k',
+  portalTokenId: null,
+  tenantId: null,
+  scopes: [],
+  endpointIds: null,
+  requestsPerSecond: null,
+};
 
 describe('access', () => {
   const allowed = (principal: Principal, access: Access) => {
@@ -113,7 +161,7 @@ describe('access', () => {
   it('follows from scopes and tenant alone', () => {
     for (const tenantId of [null, 't']) {
       for (const scope of SCOPES) {
-        const principal: Principal = { keyId: 'k', tenantId, scopes: [scope] };
+        const principal: Principal = { ...ANYBODY, tenantId, scopes: [scope] };
         for (const access of SCOPES) {
           expect(allowed(principal, access)).toBe(
             access === scope || (access === 'replay' && scope === 'manage'),

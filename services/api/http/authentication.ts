@@ -2,29 +2,48 @@ import { timingSafeEqual } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
 import { SCOPES, type Scope } from '../../../lib/domain/vocabulary.ts';
 import { hashApiKey, type KeyGrant } from '../../../lib/store/api-keys.ts';
+import { PORTAL_PREFIX, type PortalGrant } from '../../../lib/store/portal-tokens.ts';
 import { Problem } from './problem.ts';
 
 /** Who a request comes from. */
 export interface Principal {
-  /** Null for the key of RELAY_ADMIN_KEY, and for everybody when authentication is off. */
+  /** Null for a portal token, for the key of RELAY_ADMIN_KEY, and for everybody when authentication is off. */
   keyId: string | null;
+  portalTokenId: string | null;
   /** Null for an admin, who may act for every tenant. */
   tenantId: string | null;
   scopes: readonly Scope[];
+  /** The endpoints that a portal token is confined to; null for all of its tenant's. */
+  endpointIds: ReadonlySet<string> | null;
+  /** The limit of this key; null for the API's own. */
+  requestsPerSecond: number | null;
 }
 
 /** How long a key that was revoked may still work, ms. */
 const GRANT_TTL_MS = 5_000;
 const MAX_CACHED = 10_000;
 
-const ADMIN: Principal = { keyId: null, tenantId: null, scopes: SCOPES };
+const ADMIN: Principal = {
+  keyId: null,
+  portalTokenId: null,
+  tenantId: null,
+  scopes: SCOPES,
+  endpointIds: null,
+  requestsPerSecond: null,
+};
 
 export interface AuthenticatorOptions {
-  /** Looks a key up by its hash (see `findKeyGrant`). */
-  lookUp: (keyHash: string) => Promise<KeyGrant | null>;
+  /** Look a key or a portal token up by its hash (see `findKeyGrant`, `findPortalGrant`). */
+  lookUpKey: (keyHash: string) => Promise<KeyGrant | null>;
+  lookUpToken: (tokenHash: string) => Promise<PortalGrant | null>;
   adminKey: string | null;
   /** False: everybody is an admin. */
   required: boolean;
+}
+
+interface Known {
+  principal: Principal;
+  expiresInMs: number | null;
 }
 
 /**
@@ -46,16 +65,17 @@ export class Authenticator {
   /** Throws a 401 Problem, or whatever the look-up threw. At once when the key is cached, so that a busy key costs no waiting. */
   authenticate(authorization: string | undefined): Principal | Promise<Principal> {
     if (!this.#options.required) return ADMIN;
-    const hash = hashApiKey(bearerKey(authorization));
+    const key = bearerKey(authorization);
+    const hash = hashApiKey(key);
     const known = this.#known.get(hash);
     if (known) return known;
     if (this.#adminHash && timingSafeEqual(Buffer.from(hash), this.#adminHash)) return ADMIN;
     if (this.#unknown.has(hash)) throw unusable();
-    return this.#ask(hash);
+    return this.#ask(hash, key.startsWith(PORTAL_PREFIX));
   }
 
-  async #ask(hash: string): Promise<Principal> {
-    const asking = this.#asking.get(hash) ?? this.#lookUp(hash);
+  async #ask(hash: string, isPortalToken: boolean): Promise<Principal> {
+    const asking = this.#asking.get(hash) ?? this.#lookUp(hash, isPortalToken);
     this.#asking.set(hash, asking);
     try {
       const principal = await asking;
@@ -66,19 +86,40 @@ export class Authenticator {
     }
   }
 
-  async #lookUp(hash: string): Promise<Principal | null> {
+  async #lookUp(hash: string, isPortalToken: boolean): Promise<Principal | null> {
     // What is read holds from before the question, so the answer's age counts from there.
     const askedAt = performance.now();
-    const grant = await this.#options.lookUp(hash);
+    const found = isPortalToken ? await this.#token(hash) : await this.#key(hash);
     const leftMs = GRANT_TTL_MS - (performance.now() - askedAt);
-    if (!grant) {
+    if (!found) {
       this.#unknown.set(hash, true);
       return null;
     }
-    const principal: Principal = { keyId: grant.keyId, tenantId: grant.tenantId, scopes: grant.scopes };
-    const ttl = Math.floor(Math.min(leftMs, grant.expiresInMs ?? leftMs));
-    if (ttl > 0) this.#known.set(hash, principal, { ttl });
-    return principal;
+    const ttl = Math.floor(Math.min(leftMs, found.expiresInMs ?? leftMs));
+    if (ttl > 0) this.#known.set(hash, found.principal, { ttl });
+    return found.principal;
+  }
+
+  async #key(hash: string): Promise<Known | null> {
+    const grant = await this.#options.lookUpKey(hash);
+    if (!grant) return null;
+    const { expiresInMs, ...rest } = grant;
+    return { principal: { ...rest, portalTokenId: null, endpointIds: null }, expiresInMs };
+  }
+
+  async #token(hash: string): Promise<Known | null> {
+    const grant = await this.#options.lookUpToken(hash);
+    if (!grant) return null;
+    const { tokenId, tenantId, scopes, endpointIds, expiresInMs } = grant;
+    const principal = {
+      keyId: null,
+      portalTokenId: tokenId,
+      tenantId,
+      scopes,
+      endpointIds: endpointIds && new Set(endpointIds),
+      requestsPerSecond: null,
+    };
+    return { principal, expiresInMs };
   }
 }
 
@@ -94,7 +135,7 @@ function bearerKey(authorization: string | undefined): string {
 }
 
 function unusable(): Problem {
-  return unauthorized('the API key is unknown, revoked or past its end');
+  return unauthorized('the key is unknown, revoked or past its end');
 }
 
 function unauthorized(detail: string): Problem {
@@ -112,7 +153,7 @@ export function requireAccess(principal: Principal, access: Access): void {
   }
   const scope = access === 'admin' ? 'manage' : access;
   if (!holds(principal, scope)) {
-    throw new Problem('forbidden', `the API key lacks the scope ${scope}`);
+    throw new Problem('forbidden', `the key lacks the scope ${scope}`);
   }
 }
 

@@ -17,11 +17,30 @@ export interface Call<P, Q, B> {
   body: B;
 }
 
-/** What a handler answers; `text` for what is not JSON. */
-export type Reply =
+/** What a handler answers; `text` and `bytes` for what is not JSON. */
+export type Reply = (
   | { status: number; json: unknown; headers?: OutgoingHttpHeaders }
   | { status: number; text: string; headers: OutgoingHttpHeaders }
-  | { status: 204 };
+  | { status: number; bytes: Buffer; headers: OutgoingHttpHeaders }
+  | { status: 204 }
+) & {
+  /** What the audit log should say beside, or instead of, what it reads off the request. */
+  audit?: AuditNote;
+};
+
+export interface AuditNote {
+  /** Whose log it stands in, where that is not the tenant that the request acts for; null for what belongs to no tenant. */
+  tenantId?: string | null;
+  resourceId?: string | null;
+  changes?: Record<string, unknown>;
+}
+
+/**
+ * What keeps a portal token that is for some endpoints to those: the endpoint, delivery or event that the path names by `{id}`; an `endpoint_id`
+ * that must stand in the query or the body; or `own`, when the handler sees to it by the principal's `endpointIds`. A route that says nothing
+ * is closed to such a token.
+ */
+export type Reach = 'endpoint' | 'delivery' | 'event' | 'filter' | 'own';
 
 export interface Answer {
   status: number;
@@ -40,6 +59,9 @@ export interface RouteFacts {
   /** With `{id}` for a parameter. */
   path: string;
   access: Access;
+  reach?: Reach;
+  /** True where the work commits by itself: the audit row is written after it, in a transaction of its own. */
+  commitsItself?: boolean;
   summary: string;
   description?: string;
   tag: string;
@@ -47,6 +69,8 @@ export interface RouteFacts {
   query?: z.ZodType;
   body?: z.ZodType;
   bodyIsOptional?: boolean;
+  /** What the bodies are, by media type, of a route that the front reads by itself; absent for one that takes any bytes. */
+  frontBody?: Readonly<Record<string, z.ZodType>>;
   answers: readonly Answer[];
   /** Problems of its own, besides those that every route may answer. */
   problems?: readonly ProblemCode[];

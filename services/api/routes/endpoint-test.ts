@@ -53,6 +53,7 @@ export const endpointTestRoute = defineRoute(
     name: 'testEndpoint',
     method: 'post',
     path: '/v1/endpoints/{id}/test',
+    commitsItself: true,
     summary: 'Send an endpoint a test event',
     description:
       'To this endpoint alone, and by the ordinary way: signed, with retries, behind its rate, breaker and pause. What came of it is in the log of the delivery.',

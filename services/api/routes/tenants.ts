@@ -32,7 +32,10 @@ export const tenantRoutes = [
       body: z.strictObject({ name: text(200, 1) }),
       answers: [{ status: 201, description: 'The tenant', schema: TenantShape }],
     },
-    async ({ context, body }) => ({ status: 201, json: shown(await createTenant(context.db, body)) }),
+    async ({ context, body }) => {
+      const tenant = await createTenant(context.db, body);
+      return { status: 201, json: shown(tenant), audit: { tenantId: tenant.id } };
+    },
   ),
   defineRoute(
     {
@@ -88,7 +91,7 @@ export const tenantRoutes = [
       if (deletion === 'is_default') {
         throw new Problem('default_tenant', 'the default tenant cannot be deleted');
       }
-      return { status: 204 };
+      return { status: 204, audit: { tenantId: params.id } };
     },
   ),
 ];
