@@ -9,6 +9,12 @@ export const INLINE_PAYLOAD_BYTES = 32_768;
 /** An event's deliveries are numbered by four hex digits of its id. */
 export const MAX_DELIVERIES_PER_EVENT = 65_535;
 
+/**
+ * An event that matches more endpoints is accepted with so many deliveries, and the reconciler writes the rest in steps of as many. The answer to
+ * a repeated request is printed by it too, so another number would change answers that were given.
+ */
+export const DELIVERIES_AT_ONCE = 1_000;
+
 /** Ids in one stream entry, rows in one claim, results in one settle: beyond this a batch gains under a tenth. */
 export const MAX_BATCH = 128;
 
@@ -32,3 +38,9 @@ export const HEARTBEAT_FRESH_MS = 5_000;
 
 /** The tenant that exists from the start; a key without a tenant acts for it unless it names another. */
 export const DEFAULT_TENANT_ID = '00000000-0000-0000-0000-000000000001';
+
+/** Events that may be posted together. */
+export const MAX_POSTED_EVENTS = 1_000;
+
+/** The body that holds them: 8 MiB. */
+export const MAX_POSTED_BYTES = 8_388_608;

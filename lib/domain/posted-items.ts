@@ -92,7 +92,8 @@ function judge(place: Place): PostedItem {
 /** The byte order mark, which some programs put before what they write. */
 const MARK = [0xef, 0xbb, 0xbf];
 
-function afterMark(bytes: Uint8Array): number {
+/** Where a text begins that may have a byte order mark before it. */
+export function afterMark(bytes: Uint8Array): number {
   return MARK.every((byte, at) => bytes[at] === byte) ? MARK.length : 0;
 }
 

@@ -83,6 +83,15 @@ const EVENT_HEADERS = {
     .string()
     .optional()
     .openapi({ format: 'uuid', description: 'Deliver to this endpoint only, whatever it subscribes to.' }),
+  'relay-deliver-at': z.string().optional().openapi({
+    format: 'date-time',
+    description:
+      'Not before this moment, which lies at most 366 days ahead; a moment that has passed means at once.',
+  }),
+  'relay-expires-at': z.string().optional().openapi({
+    format: 'date-time',
+    description: 'What has not arrived by then ends dead, `expired`.',
+  }),
 };
 
 function bodyOf(route: Route): RouteConfig['request'] {

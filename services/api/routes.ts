@@ -2,6 +2,7 @@ import type { Route } from './http/route.ts';
 import { auditRoutes } from './routes/audit.ts';
 import { deadLetterRoutes } from './routes/dead-letters.ts';
 import { deliveryRoutes } from './routes/deliveries.ts';
+import { documentationRoutes } from './routes/documentation.ts';
 import { endpointKeyPairRoutes } from './routes/endpoint-key-pair.ts';
 import { endpointSwitchRoutes } from './routes/endpoint-switches.ts';
 import { endpointTestRoute } from './routes/endpoint-test.ts';
@@ -37,4 +38,5 @@ export const routes: readonly Route[] = [
   ...auditRoutes,
   ...tenantRoutes,
   ...healthRoutes,
+  ...documentationRoutes(() => routes),
 ];

@@ -15,7 +15,9 @@ import type { ApiContext } from './context.ts';
 import { Problem, type ProblemCode, problemBody } from './http/problem.ts';
 import { requestIdOf } from './http/request-id.ts';
 import { refuse } from './http/respond.ts';
+import { batchHandler } from './post-batch.ts';
 import { postEvent } from './post-event.ts';
+import { postMessage } from './post-message.ts';
 import { routes } from './routes.ts';
 
 /** Longer than the 60 s for which the usual proxies keep idle connections: the side that sends requests should be the one to close. */
@@ -25,6 +27,8 @@ const MAX_HEADER_BYTES = 16_384;
 /** What finds the queue of new connections full waits for seconds; the usual 511 are fewer than a fleet of producers opens at once. */
 const BACKLOG = 4_096;
 const HOT_PATH = '/v1/events';
+const BATCH_PATH = '/v1/events/batch';
+const MESSAGE_PATH = '/v1/messages';
 
 export interface DrainOptions {
   /** How long to go on serving, each answer with `connection: close`, before the door is shut, ms. */
@@ -33,7 +37,7 @@ export interface DrainOptions {
   deadlineMs: number;
 }
 
-/** The API's HTTP server: the hot route in front, express behind it. */
+/** The API's HTTP server: what takes events in front, express behind it. */
 export class ApiServer {
   readonly #context: ApiContext;
   readonly #server: Server;
@@ -42,6 +46,7 @@ export class ApiServer {
   constructor(context: ApiContext) {
     this.#context = context;
     const app = createApp(context, routes);
+    const postBatch = batchHandler(context);
     const Response = responseClass(() => this.#draining);
     // Express gives each response a prototype of its own, which would hide the class.
     Object.assign((app as unknown as { response: object }).response, {
@@ -60,7 +65,10 @@ export class ApiServer {
       serve,
     );
     function serve(request: IncomingMessage, response: ServerResponse): void {
-      if (request.method === 'POST' && isHot(request.url)) void postEvent(context, request, response);
+      if (request.method !== 'POST') app(request, response);
+      else if (isAt(HOT_PATH, request.url)) void postEvent(context, request, response);
+      else if (isAt(BATCH_PATH, request.url)) void postBatch(request, response);
+      else if (isAt(MESSAGE_PATH, request.url)) void postMessage(context, request, response);
       else app(request, response);
     }
     // A client that waits for "100 Continue" is told to go on by `readBody`, after everything else was judged.
@@ -120,8 +128,8 @@ function responseClass(isDraining: () => boolean): typeof ServerResponse {
   } as typeof ServerResponse;
 }
 
-function isHot(url: string | undefined): boolean {
-  return url === HOT_PATH || url?.startsWith(`${HOT_PATH}?`) === true;
+function isAt(path: string, url: string | undefined): boolean {
+  return url === path || (url?.startsWith(path) === true && url[path.length] === '?');
 }
 
 function refuseExpectation(request: IncomingMessage, response: ServerResponse): void {

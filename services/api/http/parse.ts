@@ -30,18 +30,22 @@ const JSON_TYPE = /^application\/(json|[a-z0-9.+-]+\+json)\s*(;|$)/i;
 /** The value of a JSON body; undefined when there is none. Throws a 400 or 415 Problem. */
 export function parseJsonBody(request: IncomingMessage, bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined;
-  const type = request.headers['content-type'];
-  if (type !== undefined && !JSON_TYPE.test(type)) {
-    throw new Problem(
-      'unsupported_media_type',
-      'the body must be JSON, with the content-type application/json',
-    );
-  }
+  requireJson(request);
   try {
     return JSON.parse(UTF8.decode(bytes));
   } catch {
     throw invalid('body', 'must be JSON in UTF-8');
   }
+}
+
+/** Throws a 415 Problem for a body that is called anything else. */
+export function requireJson({ headers }: IncomingMessage): void {
+  const type = headers['content-type'];
+  if (type === undefined || JSON_TYPE.test(type)) return;
+  throw new Problem(
+    'unsupported_media_type',
+    'the body must be JSON, with the content-type application/json',
+  );
 }
 
 const UTF8 = new TextDecoder('utf-8', { fatal: true });
