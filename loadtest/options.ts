@@ -110,7 +110,7 @@ const DEFAULTS: Record<Mode, Defaults> = {
   sustained: { ...ONE, rate: '5000', seconds: '60' },
   ingest: { ...ONE, rate: '8000', seconds: '15' },
   neighbours: {
-    rate: '400',
+    rate: '100',
     seconds: '20',
     endpoints: '20',
     connections: '64',

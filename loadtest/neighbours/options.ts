@@ -6,9 +6,9 @@ export type Scenario = (typeof SCENARIOS)[number];
 export const NEIGHBOURS_USAGE = `Neighbours (private fleets only; --seconds is the measured part, 20; --endpoints are the healthy ones, 20; --dispatchers 2)
   --scenario WHICH     ${SCENARIOS.join(', ')} or all; several with commas (all)
   --pairs N            runs without and with the bad one, in turn (5)
-  --healthy-rate N     events a second for all healthy endpoints together (400)
+  --healthy-rate N     events a second for all healthy endpoints together (100)
   --backlog N          deliveries owed to the bad endpoint before the measured part (dead 100000, hang and trickle 20000,
-                       flap 2000)
+                       slow50 5000, flap 2000)
   --bad-rate N  --bad-burst N  --bad-cap N
                        rate, burst and max_in_flight of each bad endpoint (10, 20, 8)
   --recovery N         seconds to wait for a bad endpoint that came back to get its own rate; 0: do not look (120)

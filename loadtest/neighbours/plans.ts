@@ -83,9 +83,9 @@ export function planOf(scenario: Scenario, options: Pick<NeighbourOptions, 'back
     },
     slow50: {
       ...NOTHING,
-      title: `${SLOW_ENDPOINTS} endpoints that answer 200 after 9 s, an event a second for each`,
+      title: `${SLOW_ENDPOINTS} endpoints that answer 200 after 9 s`,
       paths: Array.from({ length: SLOW_ENDPOINTS }, (_, n) => `/slow?ms=9000&endpoint=${n + 1}`),
-      feedRate: SLOW_ENDPOINTS,
+      backlog: backlog(5_000),
       settleSeconds: 15,
       // By default 5 s without a byte end an attempt, and 9 s would be failures.
       env: { RELAY_READ_TIMEOUT_SECS: '10' },
