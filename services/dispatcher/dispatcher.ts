@@ -139,7 +139,8 @@ export async function startDispatcher({
     lanes: config.claimConnections,
     wanted: () => workshop.wanted(intake.claiming),
     takesBulk: () => workshop.takesBulk,
-    starving: () => workshop.inFlight + workshop.ready + intake.claiming < STARVING_BELOW,
+    // What hangs keeps nothing busy: counted, it made every fresh delivery wait for company.
+    starving: () => workshop.quickInFlight + intake.claiming < STARVING_BELOW,
     onJobs: (jobs) => workshop.take(jobs),
     onUnusable: (claims) => workshop.giveBack(claims),
     onDecided: (ids) => {

@@ -21,6 +21,18 @@ describe('slots of the process', () => {
     expect(ready.next()).toBeNull();
   });
 
+  it('tell what will soon be done from what hangs', () => {
+    const ready = queue(['hangs']);
+    admitMany(ready, 'hangs', 4);
+    admitMany(ready, 'quick', 2);
+    expect([ready.inFlight, ready.quickInFlight]).toEqual([6, 2]);
+    ready.setSlow('quick', true);
+    expect(ready.quickInFlight).toBe(0);
+    ready.setSlow('hangs', false);
+    ready.finished('hangs');
+    expect(ready.quickInFlight).toBe(3);
+  });
+
   it('are free for others again when an endpoint turns out to be quick', () => {
     const ready = queue(['new']);
     admitMany(ready, 'new', 6);

@@ -48,6 +48,11 @@ export class ReadyQueue<T> {
     return this.#inFlight;
   }
 
+  /** Sends under way to endpoints that are not slow: those that will soon need this process again. */
+  get quickInFlight(): number {
+    return this.#inFlight - this.#slowInFlight;
+  }
+
   /** Deliveries that wait. */
   get ready(): number {
     return this.#ready;

@@ -62,6 +62,11 @@ export class Workshop {
     return this.#queue.inFlight;
   }
 
+  /** See `ReadyQueue.quickInFlight`. */
+  get quickInFlight(): number {
+    return this.#queue.quickInFlight;
+  }
+
   get ready(): number {
     return this.#queue.ready;
   }

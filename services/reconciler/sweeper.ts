@@ -21,6 +21,8 @@ import {
 import { LaneWatch } from './lane-watch.ts';
 
 const OVERLAP_MS = 3_000;
+/** Rounds are this far apart unless there is more at once: where many slots wake one by one, a round for each cost more than the sends. */
+const ROUND_GAP_MS = 40;
 const FULL_PASS_EVERY_MS = 60_000;
 
 export interface SweeperOptions {
@@ -74,7 +76,7 @@ export class Sweeper {
     const unfinished = [surfaced, postponed, reclaimed, ended].some((count) => count >= batch);
     const full = unfinished || announced.count >= batch;
     this.#advance(full, unfinished ? sweep.from : announced.cursor, now);
-    return full ? 0 : Math.max(1, Math.min(idleMs, inMs ?? idleMs));
+    return full ? 0 : Math.max(Math.min(ROUND_GAP_MS, idleMs), Math.min(idleMs, inMs ?? idleMs));
   }
 
   get #polling(): boolean {
