@@ -5,6 +5,8 @@ import {
   type EndpointJobKind,
   LANES,
   type Lane,
+  OPEN_REPLAY_STATES,
+  type OpenReplayState,
   WAITS,
   type Wait,
 } from '../domain/vocabulary.ts';
@@ -33,6 +35,9 @@ export interface QueueGauges {
   breakers: Record<BreakerState, number>;
   pausedEndpoints: number;
   jobs: Record<EndpointJobKind, number>;
+  replays: Record<OpenReplayState, number>;
+  /** Events whose fan-out goes on after their answer. */
+  fanOuts: number;
   lag: Record<Lane, LaneLag>;
 }
 
@@ -51,10 +56,14 @@ export const EMPTY_GAUGES: QueueGauges = {
   breakers: { closed: 0, open: 0, half_open: 0 },
   pausedEndpoints: 0,
   jobs: { retime: 0, cancel: 0 },
+  replays: { running: 0, paused: 0, failed: 0 },
+  fanOuts: 0,
   lag: { express: NO_LAG, bulk: NO_LAG },
 };
 
 const ENDED_BY_SWEEP = ['cancelled', 'expired', 'abandoned'] as const;
+/** What a step of a replay job may do with a delivery; that it was `locked` is said when the job is cancelled, by no step. */
+const REPLAYED_BY_STEP = ['replayed', 'endpoint_deleted', 'event_missing', 'changed'] as const;
 
 /** What a reconciler counts, and the queue's figures while it leads. */
 export function reconcileMetrics(
@@ -150,6 +159,18 @@ export function reconcileMetrics(
     ENDPOINT_JOBS,
     () => state.gauges().jobs,
   );
+  metrics.gauge(
+    'relay_fan_outs',
+    'Events that were accepted with a part of their deliveries and whose others are not all made yet; exported by the leader.',
+    read('fanOuts'),
+  );
+  metrics.gauges(
+    'relay_replay_jobs',
+    'Replay jobs that are not over; exported by the leader.',
+    'state',
+    OPEN_REPLAY_STATES,
+    () => state.gauges().replays,
+  );
   return {
     announced: metrics.counters(
       'relay_reconciler_announced_total',
@@ -172,6 +193,16 @@ export function reconcileMetrics(
       'Deliveries that were timed anew, or whose cancelling was asked for, by a job over their endpoint.',
       'kind',
       ENDPOINT_JOBS,
+    ),
+    fannedOut: metrics.counter(
+      'relay_fan_out_deliveries_total',
+      'Deliveries made after the answer to their event, which matched many endpoints.',
+    ),
+    replayDeliveries: metrics.counters(
+      'relay_replay_deliveries_total',
+      'Deliveries that replay jobs made pending again, or passed over, by what became of them.',
+      'outcome',
+      REPLAYED_BY_STEP,
     ),
     consumersRemoved: metrics.counter(
       'relay_broker_consumers_removed_total',

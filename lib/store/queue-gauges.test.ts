@@ -34,6 +34,7 @@ describe('the figures of the queue', () => {
       breakers: { closed: 0, open: 0, half_open: 0 },
       pausedEndpoints: 0,
       jobs: { retime: 0, cancel: 0 },
+      replays: { running: 0, paused: 0, failed: 0 },
     });
   });
 
@@ -57,6 +58,11 @@ describe('the figures of the queue', () => {
     await pool.query(`insert into relay.endpoint_jobs (endpoint_id, kind) values ($1, 'retime')`, [
       randomUUID(),
     ]);
+    await pool.query(
+      `insert into relay.replay_jobs (id, tenant_id, state, status, ended_by, rate_per_second, after_id, walked, finished_at)
+       select gen_random_uuid(), gen_random_uuid(), s, 'dead', now(), 1, gen_random_uuid(), true, case when s = 'finished' then now() end
+       from unnest(array['paused', 'finished']) s`,
+    );
     const figures = await readQueueFigures(pool);
     expect(figures).toMatchObject({
       pending: 9,
@@ -66,6 +72,7 @@ describe('the figures of the queue', () => {
       breakers: { closed: 3, open: 1, half_open: 1 },
       pausedEndpoints: 1,
       jobs: { retime: 1, cancel: 0 },
+      replays: { running: 0, paused: 1, failed: 0 },
     });
     expect(figures.oldestPendingAge).toBeGreaterThan(59);
     expect(figures.slotHorizon).toBeGreaterThan(30);

@@ -1,5 +1,5 @@
 import type { Pool } from 'pg';
-import type { BreakerState, EndpointJobKind, Wait } from '../domain/vocabulary.ts';
+import type { BreakerState, EndpointJobKind, OpenReplayState, Wait } from '../domain/vocabulary.ts';
 
 export interface QueueFigures {
   pending: number;
@@ -18,6 +18,9 @@ export interface QueueFigures {
   /** Endpoints whose pause still runs. */
   pausedEndpoints: number;
   jobs: Record<EndpointJobKind, number>;
+  replays: Record<OpenReplayState, number>;
+  /** Events whose fan-out goes on after their answer. */
+  fanOuts: number;
 }
 
 // Parked rows are due at infinity, so they are never counted as late, and are no horizon. What is due waits for nothing any more.
@@ -37,6 +40,10 @@ select
   (select count(*)::float8 from relay.endpoints where deleted_at is null and paused_until > now()) as "pausedEndpoints",
   (select json_build_object('retime', count(*) filter (where kind = 'retime'), 'cancel', count(*) filter (where kind = 'cancel'))
     from relay.endpoint_jobs) as "jobs",
+  (select json_build_object('running', count(*) filter (where state = 'running'), 'paused', count(*) filter (where state = 'paused'),
+      'failed', count(*) filter (where state = 'failed'))
+    from relay.replay_jobs where state in ('running', 'paused', 'failed')) as "replays",
+  (select count(*)::float8 from relay.fan_outs) as "fanOuts",
   (select coalesce(max(extract(epoch from now() - xact_start)), 0)::float8 from pg_stat_activity
     where backend_type = 'client backend' and pid <> pg_backend_pid()) as "oldestTransactionAge",
   (select count(*)::integer from pg_inherits where inhparent = 'relay.delivery_attempts'::regclass) - 1 as "attemptPartitions",

@@ -9,13 +9,16 @@ import {
   DELIVERY_STATUSES,
   DISABLED_REASONS,
   ENDPOINT_JOBS,
+  FINISHED_STATUSES,
   OPERATIONAL_SCOPES,
   OUTCOME_CLASSES,
   PAUSE_REASONS,
   PORTAL_SCOPES,
+  REPLAY_STATES,
   SCOPES,
   SHOWN_STATUSES,
   SIGNING_SCHEMES,
+  TRANSPORTS,
   WAITS,
   WAKE_MODES,
 } from '../domain/vocabulary.ts';
@@ -52,12 +55,15 @@ const COLUMNS: Record<string, readonly string[]> = {
   'endpoints.operational_scope': OPERATIONAL_SCOPES,
   'endpoints.paused_reason': PAUSE_REASONS,
   'endpoints.signing_scheme': SIGNING_SCHEMES,
-  'endpoints.transport': ['http', 'telegram', 'discord', 'slack', 'email'],
+  'endpoints.transport': TRANSPORTS,
   'portal_tokens.scopes': PORTAL_SCOPES,
   'process_heartbeats.role': ['api', 'dispatcher', 'reconciler'],
   'process_heartbeats.wake': WAKE_MODES,
   'queue.deferral_reason': DEFERRAL_REASONS,
   'queue.waiting': WAITS,
+  'replay_jobs.reason': DEAD_REASONS,
+  'replay_jobs.state': REPLAY_STATES,
+  'replay_jobs.status': FINISHED_STATUSES,
 };
 
 async function closedLists(): Promise<Record<string, string[]>> {

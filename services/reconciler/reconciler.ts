@@ -12,8 +12,10 @@ import { loggedPool, startLink } from '../fleet/connections.ts';
 import { FleetMember } from '../fleet/member.ts';
 import { FleetRateLimiter } from '../fleet/rate-limiter.ts';
 import { startStatusServer } from '../fleet/status-server.ts';
+import { FanOuts } from './fan-outs.ts';
 import { EndpointJobs } from './jobs.ts';
 import { Leader } from './leader.ts';
+import { ReplayJobs } from './replays.ts';
 import { Upkeep } from './upkeep.ts';
 
 export interface ReconcilerOptions {
@@ -38,6 +40,10 @@ export async function startReconciler({
   );
   const jobsPool = loggedPool(
     { url: config.databaseUrl, purpose: 'sweep', max: 1, applicationName: 'relay-reconciler-jobs' },
+    log,
+  );
+  const replaysPool = loggedPool(
+    { url: config.databaseUrl, purpose: 'sweep', max: 1, applicationName: 'relay-reconciler-replays' },
     log,
   );
   await warnUnlessDurable(pool, log);
@@ -77,10 +83,19 @@ export async function startReconciler({
     metrics: counted,
     log,
   });
+  const replays = new ReplayJobs({
+    pool: replaysPool,
+    leader: () => leader.leading,
+    metrics: counted,
+    log,
+  });
+  const fanOuts = new FanOuts({ pool: jobsPool, leader: () => leader.leading, metrics: counted, log });
   await leader.start();
   upkeep.start();
   jobs.start();
-  const loops = [member.loop, leader.loop, jobs.loop, ...upkeep.loops];
+  fanOuts.start();
+  replays.start();
+  const loops = [member.loop, leader.loop, jobs.loop, fanOuts.loop, replays.loop, ...upkeep.loops];
   registerProcessMetrics(
     metrics,
     loops.map((loop) => loop.name),
@@ -96,9 +111,9 @@ export async function startReconciler({
   return {
     metricsUrl: status.url,
     async stop() {
-      await Promise.all([leader.stop(), upkeep.stop(), jobs.stop()]);
+      await Promise.all([leader.stop(), upkeep.stop(), jobs.stop(), fanOuts.stop(), replays.stop()]);
       await member.stop();
-      await Promise.all([status.close(), link?.stop(), pool.end(), jobsPool.end()]);
+      await Promise.all([status.close(), link?.stop(), pool.end(), jobsPool.end(), replaysPool.end()]);
       log.info('reconciler stopped');
     },
   };
