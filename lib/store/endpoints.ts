@@ -7,6 +7,7 @@ import type {
   OperationalScope,
   PauseReason,
   SigningScheme,
+  Transport,
 } from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
 import { headerColumns } from './endpoint-headers.ts';
@@ -22,7 +23,8 @@ export interface Endpoint {
   id: string;
   tenantId: string;
   url: string;
-  transport: 'http';
+  /** Fixed when it is made: `url`, secret and headers mean what it says. */
+  transport: Transport;
   eventTypes: string[];
   /** Patterns over what Relay tells of itself, without their mark. */
   operationalEvents: string[];
@@ -67,6 +69,8 @@ export interface Endpoint {
 
 /** What somebody may say about an endpoint; everything is already checked. */
 export interface EndpointSettings {
+  /** `http` unless said. */
+  transport?: Transport | undefined;
   url: string;
   eventTypes: readonly string[];
   /** None unless said. */
@@ -148,6 +152,7 @@ export async function createEndpoint(
         id,
         tenant_id: endpoint.tenantId,
         secret: sealSecret(keys, id, endpoint.secret),
+        transport: endpoint.transport ?? 'http',
         url: endpoint.url,
         event_types: [...endpoint.eventTypes],
         operational_types: [...(endpoint.operationalEvents ?? [])],
@@ -191,19 +196,20 @@ export async function endpointExisted(db: Database, ref: EndpointRef): Promise<b
   return row !== undefined;
 }
 
-/** Oldest first; `after` is the id that the page before ended with. */
+/** Oldest first; `after` is the id that the page before ended with, and `ids` names those that are looked for. */
 export async function listEndpoints(
   db: Database,
   tenantId: string,
-  page: { after: string | null; limit: number },
+  page: { after: string | null; limit: number; ids?: readonly string[] | null },
 ): Promise<Endpoint[]> {
-  const { after } = page;
+  const { after, ids = null } = page;
   return db
     .selectFrom('endpoints')
     .select(SHOWN_COLUMNS)
     .where('tenant_id', '=', tenantId)
     .where('deleted_at', 'is', null)
     .$if(after !== null, (query) => query.where('id', '>', after!))
+    .$if(ids !== null, (query) => query.where('id', 'in', [...ids!]))
     .orderBy('id')
     .limit(page.limit)
     .execute();

@@ -60,6 +60,7 @@ export const deadLetterRoutes = [
       method: 'get',
       path: '/v1/dlq',
       access: 'read',
+      reach: 'filter',
       tag,
       summary: 'List dead letters, newest first',
       description:
@@ -89,6 +90,7 @@ export const deadLetterRoutes = [
       method: 'post',
       path: '/v1/dlq/replay',
       access: 'replay',
+      reach: 'filter',
       tag,
       summary: 'Send dead letters again, oldest first',
       description:

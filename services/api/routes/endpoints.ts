@@ -153,13 +153,15 @@ export const endpointRoutes = [
       method: 'get',
       path: '/v1/endpoints',
       access: 'read',
+      reach: 'own',
       tag,
       summary: 'List endpoints, oldest first',
       query: z.strictObject({ limit: pageLimit(), cursor: idCursor() }),
       answers: [{ status: 200, description: 'A page of endpoints', schema: pageOf(EndpointShape) }],
     },
-    async ({ context, tenantId, query }) => {
-      const page = { after: query.cursor ?? null, limit: query.limit + 1 };
+    async ({ context, principal, tenantId, query }) => {
+      const ids = principal.endpointIds && [...principal.endpointIds];
+      const page = { after: query.cursor ?? null, limit: query.limit + 1, ids };
       const found = await listEndpoints(context.db, tenantId, page);
       return { status: 200, json: pageById(found, query.limit, shownEndpoint) };
     },
@@ -171,6 +173,7 @@ export const endpointRoutes = [
       method: 'get',
       path: '/v1/endpoints/{id}',
       access: 'read',
+      reach: 'endpoint',
       summary: 'Get an endpoint',
       answers: theEndpoint,
     },

@@ -115,6 +115,7 @@ export const explainRoutes = [
       method: 'get',
       path: '/v1/deliveries/{id}/explain',
       access: 'read',
+      reach: 'delivery',
       tag: 'Deliveries',
       summary: 'Say why a delivery has not arrived, or how it ended',
       description:
