@@ -4,9 +4,9 @@ import type { Connection, Database } from './database.ts';
 import { openSecret, sealedUnder, sealSecret } from './secret-box.ts';
 
 /**
- * Writes again, under the first key, every secret in use that another key encrypted; afterwards the other keys can go. Goes
- * endpoint by endpoint in order of id, in batches of one short transaction each, and may be interrupted and repeated. A previous
- * secret whose overlap has ended is dropped. Returns how many endpoints were written. Throws SecretKeyMissingError.
+ * Writes again, under the first key, everything in use that another key encrypted: secrets, private keys and custom headers; afterwards
+ * the other keys can go. Goes endpoint by endpoint in order of id, in batches of one short transaction each, and may be interrupted and
+ * repeated. A previous secret or key whose overlap has ended is dropped. Returns how many endpoints were written. Throws SecretKeyMissingError.
  */
 export async function reencryptSecrets(
   db: Database,
@@ -25,6 +25,9 @@ export async function reencryptSecrets(
   }
 }
 
+/** Every column that holds something sealed. */
+const SEALED = ['secret', 'previous_secret', 'headers', 'signing_key', 'previous_signing_key'] as const;
+
 async function reencryptBatch(
   trx: Connection,
   keys: SecretKeys,
@@ -34,11 +37,15 @@ async function reencryptBatch(
   const current = keys[0].id;
   const rows = await trx
     .selectFrom('endpoints')
-    .select(['id', 'secret', 'previous_secret', 'previous_secret_expires_at'])
-    .select(sql<boolean>`previous_secret_expires_at > now()`.as('overlaps'))
+    .select(['id', ...SEALED])
+    .select(sql<boolean>`coalesce(previous_secret_expires_at > now(), false)`.as('overlaps'))
+    .select(sql<boolean>`coalesce(previous_signing_key_expires_at > now(), false)`.as('key_overlaps'))
     .where('deleted_at', 'is', null)
-    .where(sql<boolean>`(substring(secret from 2 for 4) <> ${current}
-      or substring(previous_secret from 2 for 4) <> ${current})`)
+    .where((where) =>
+      where.or(
+        SEALED.map((column) => sql<boolean>`substring(${sql.ref(column)} from 2 for 4) <> ${current}`),
+      ),
+    )
     .$if(after !== null, (query) => query.where('id', '>', after))
     .orderBy('id')
     .limit(limit)
@@ -49,14 +56,19 @@ async function reencryptBatch(
       sealedUnder(sealed).equals(current)
         ? sealed
         : sealSecret(keys, row.id, openSecret(keys, row.id, sealed));
-    const previous = row.overlaps && row.previous_secret ? again(row.previous_secret) : null;
     await trx
       .updateTable('endpoints')
       // Not a change of configuration: whoever holds the opened secret holds the right one.
       .set({
         secret: again(row.secret),
-        previous_secret: previous,
-        previous_secret_expires_at: previous && row.previous_secret_expires_at,
+        headers: row.headers && again(row.headers),
+        signing_key: row.signing_key && again(row.signing_key),
+        ...(row.overlaps
+          ? { previous_secret: row.previous_secret && again(row.previous_secret) }
+          : { previous_secret: null, previous_secret_expires_at: null }),
+        ...(row.key_overlaps
+          ? { previous_signing_key: row.previous_signing_key && again(row.previous_signing_key) }
+          : { previous_signing_key: null, previous_signing_key_expires_at: null }),
       })
       .where('id', '=', row.id)
       .execute();

@@ -6,6 +6,7 @@ import { createTestDatabase, type TestDatabase } from '../../services/testing/da
 import { givenSecretKeys } from '../../services/testing/secret-keys.ts';
 import type { SecretKeys } from '../config/secret-keys.ts';
 import { DEFAULT_TENANT_ID } from '../domain/limits.ts';
+import type { SigningScheme } from '../domain/vocabulary.ts';
 import { createDatabase } from './database.ts';
 import { changeEndpoint } from './endpoint-change.ts';
 import { readEndpointConfigs } from './endpoint-config.ts';
@@ -23,6 +24,7 @@ import {
 const [first] = givenSecretKeys().keys;
 const [second] = givenSecretKeys().keys;
 const id = randomUUID();
+const STANDARD_SECRET = `whsec_${Buffer.alloc(32, 7).toString('base64')}`;
 
 describe('a sealed secret', () => {
   it('opens again to what it was, under any configured key', () => {
@@ -77,8 +79,8 @@ describe('secrets in the database', () => {
     await database.drop();
   });
 
-  const given = async (keys: SecretKeys, secret: string) => {
-    const endpoint = await createEndpoint(createDatabase(pool), keys, { ...SETTINGS, secret });
+  const given = async (keys: SecretKeys, secret: string, signingScheme: SigningScheme = 'relay') => {
+    const endpoint = await createEndpoint(createDatabase(pool), keys, { ...SETTINGS, signingScheme, secret });
     return endpoint!.id;
   };
 
@@ -114,6 +116,33 @@ describe('secrets in the database', () => {
         expect(openSecret([second], endpointId, configs.get(endpointId)!.secret)).toBe(`whsec_number_${n}`);
     }
   });
+
+  const MORE_SEALED: Record<string, string> = {
+    headers: `headers = $2, header_names = '{X-Key}'`,
+    signing_key: `signing_key = $2, public_key = 'whpk_'`,
+    previous_signing_key: `signing_key = $3, public_key = 'whpk_', previous_signing_key = $2,
+      previous_signing_key_expires_at = now() + interval '1 min'`,
+  };
+
+  it.each(Object.keys(MORE_SEALED))(
+    'include %s: no start without its key, and written again',
+    async (column) => {
+      const endpointId = await given([second], STANDARD_SECRET, 'standard');
+      const sealed = (keys: SecretKeys) => sealSecret(keys, endpointId, '{"X-Key":"sesame"}');
+      await pool.query(
+        `update relay.endpoints set ${MORE_SEALED[column]} where id = $1 and $3::bytea is not null`,
+        [endpointId, sealed([first]), sealed([second])],
+      );
+      await requireSecretKeys(pool, [second, first]);
+      await expect(requireSecretKeys(pool, [second])).rejects.toThrow(SecretKeyMissingError);
+      expect(await reencryptSecrets(createDatabase(pool), [second, first], { batch: 3 })).toBe(1);
+      await requireSecretKeys(pool, [second]);
+      const { rows } = await pool.query(`select ${column} as sealed from relay.endpoints where id = $1`, [
+        endpointId,
+      ]);
+      expect(openSecret([second], endpointId, rows[0].sealed)).toBe('{"X-Key":"sesame"}');
+    },
+  );
 
   it('whose overlap has ended need no key, and go with the next re-encryption', async () => {
     const db = createDatabase(pool);

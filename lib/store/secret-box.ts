@@ -79,7 +79,9 @@ export async function requireSecretKeys(pool: Pool, keys: SecretKeys): Promise<v
     select distinct substring(s.sealed from 2 for 4) as id
     from relay.endpoints e
     cross join lateral (
-      values (e.secret), (case when e.previous_secret_expires_at > now() then e.previous_secret end)
+      values (e.secret), (e.headers), (e.signing_key),
+        (case when e.previous_secret_expires_at > now() then e.previous_secret end),
+        (case when e.previous_signing_key_expires_at > now() then e.previous_signing_key end)
     ) s (sealed)
     where e.deleted_at is null and octet_length(s.sealed) >= ${TAG.end} and substring(s.sealed from 1 for 1) = '\\x0${VERSION}'`);
   for (const { id } of rows) requireKey(keys, id);
