@@ -485,7 +485,7 @@ describe('what is no route', () => {
     ['GET', '/V1/endpoints', 404],
     ['GET', '/v1/endpoints/', 404],
     ['POST', '/v1/events/', 404],
-    ['GET', '/v1/events', 405],
+    ['DELETE', '/v1/events', 405],
     ['PUT', '/v1/endpoints', 405],
     ['OPTIONS', '/v1/endpoints', 405],
     ['DELETE', '/healthz', 405],

@@ -144,7 +144,7 @@ function refusalOf(codes: readonly ProblemCode[]): ResponseConfig {
 
 /** The problems that a route may answer: its own, and those of what it takes. */
 export function problemsOf(route: Route): ProblemCode[] {
-  if (route.access === 'open') return [...(route.problems ?? [])];
+  if (route.access === 'open') return ['invalid_request', ...(route.problems ?? [])];
   const takesBody = route.method !== 'get';
   return [
     'invalid_request',

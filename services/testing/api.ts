@@ -2,6 +2,7 @@ import { type ApiConfig, parseApiConfig } from '../../lib/config/api.ts';
 import type { RunningService } from '../../lib/runtime/lifecycle.ts';
 import { createLogger } from '../../lib/runtime/log.ts';
 import { startApi } from '../api/api.ts';
+import { requireDocumented } from './documented.ts';
 import { givenSecretKeys } from './secret-keys.ts';
 
 export const ADMIN_KEY = 'relay_test-admin-key-0123456789';
@@ -50,7 +51,7 @@ export async function startTestApi(databaseUrl: string, env: Record<string, stri
   return { ...api, config, call: caller(api.url) };
 }
 
-/** Calls an API at `url`, which may be another process's. */
+/** Calls an API at `url`, which may be another process's. Throws when an answer is none that the document has. */
 export function caller(url: string): TestApi['call'] {
   return async (method, path, options = {}) => {
     const { body, raw, key = ADMIN_KEY, headers = {} } = options;
@@ -65,6 +66,7 @@ export function caller(url: string): TestApi['call'] {
       ...(payload === undefined ? {} : { body: payload }),
     });
     const text = await response.text();
+    requireDocumented(method, path, { status: response.status, headers: response.headers, text });
     return { status: response.status, headers: response.headers, text, json: parsed(text) };
   };
 }
