@@ -68,6 +68,27 @@ describe('a request under an idempotency key', () => {
     expect(await acceptOne(key, { tenantId: await givenTenant(pool) })).toMatchObject({ kind: 'accepted' });
   });
 
+  it('that was accepted is answered as it was, also when it would be refused today', async () => {
+    const endpointId = await givenEndpoint(pool);
+    const [targeted, timed] = [freshKey(), freshKey()];
+    const before = [
+      await acceptOne(targeted, { targetEndpointId: endpointId }),
+      await acceptOne(timed, { expiresAt: new Date(Date.now() + 60_000) }),
+    ];
+    await pool.query(
+      `update relay.endpoints set enabled = false, disabled_reason = 'operator' where id = $1`,
+      [endpointId],
+    );
+    const after = [
+      await acceptOne(targeted, { targetEndpointId: endpointId }),
+      // The end is in the digest, which is the same here: as if it had come.
+      await acceptOne(timed, { expiresAt: new Date(Date.now() - 1) }),
+    ];
+    expect(after).toEqual(
+      before.map((result) => ({ kind: 'replayed', eventId: result.kind === 'accepted' && result.eventId })),
+    );
+  });
+
   it('takes no key when it is refused', async () => {
     const key = freshKey();
     const targetEndpointId = await givenEndpoint(pool, { disabled: true });

@@ -15,7 +15,7 @@ import {
 } from '../../services/testing/given-queue.ts';
 import { queueRow } from '../../services/testing/stored-rows.ts';
 import { claimByIds } from './claims.ts';
-import { deliveryIdsOf, unannounce } from './ingest.ts';
+import { firstAnswersOf, unannounce } from './ingest.ts';
 import { createPool } from './pool.ts';
 
 let database: TestDatabase;
@@ -82,9 +82,9 @@ describe('the ids of a batch', () => {
     expect(ids.map((id) => id.slice(-4))).toEqual(['0001', '0002', '0003']);
     if (result?.kind !== 'accepted') return;
     expect(ids.every((id) => id.slice(0, 32) === result.eventId.slice(0, 32))).toBe(true);
-    const stored = await deliveryIdsOf(pool, [result.eventId, randomUUID()]);
-    expect(stored.get(result.eventId)).toEqual(ids);
-    expect([...stored.values()].map((list) => list.length)).toEqual([3, 0]);
+    const stored = await firstAnswersOf(pool, [result.eventId, randomUUID()]);
+    expect(stored.get(result.eventId)).toEqual({ deliveryIds: ids, continuesTo: null });
+    expect([...stored.values()].map((answer) => answer.deliveryIds.length)).toEqual([3, 0]);
   });
 });
 
@@ -156,16 +156,108 @@ describe('fan-out', () => {
       [tenantId],
     );
     const [most] = await accept(pool, [newEvent({ tenantId, type: 'flood' })]);
-    const ids = acceptedIds(most);
-    expect(ids.length).toBe(65_535);
-    expect(ids.at(-1)?.slice(-4)).toBe('ffff');
-    const {
-      rows: [stored],
-    } = await pool.query(
-      'select count(*)::int as queued from relay.queue where delivery_id = any($1::uuid[])',
-      [ids],
+    expect(most).toMatchObject({ kind: 'accepted', continuesTo: 65_535 });
+    expect(acceptedIds(most).length).toBe(1_000);
+  });
+});
+
+describe('an event that matches more endpoints than are written at once', () => {
+  async function givenSubscribers(count: number): Promise<string> {
+    const tenantId = await givenTenant(pool);
+    await pool.query(
+      `with made as (
+         insert into relay.endpoints (tenant_id, url, secret)
+         select $1, 'https://x.example.test', '\\x00' from generate_series(1, $2) returning id
+       )
+       insert into relay.subscriptions (tenant_id, pattern, endpoint_id) select $1, '*', id from made`,
+      [tenantId, count],
     );
-    expect(stored).toEqual({ queued: 65_535 });
+    return tenantId;
+  }
+
+  async function fanOutOf(eventId: string): Promise<{ endpoint_ids: string[]; next_tail: number } | null> {
+    const { rows } = await pool.query(
+      'select endpoint_ids, next_tail from relay.fan_outs where event_id = $1',
+      [eventId],
+    );
+    return rows[0] ?? null;
+  }
+
+  const matchedBy = async (eventId: string) =>
+    (await pool.query('select matched from relay.events where id = $1', [eventId])).rows[0].matched;
+
+  it('is accepted with the first, and says how many there are in all', async () => {
+    const tenantId = await givenSubscribers(1_001);
+    const [result] = await accept(pool, [newEvent({ tenantId })]);
+    if (result?.kind !== 'accepted') throw new Error(result?.kind);
+    expect(result.continuesTo).toBe(1_001);
+    expect([result.deliveryIds.length, result.endpointIds.length]).toEqual([1_000, 1_000]);
+    const fanOut = await fanOutOf(result.eventId);
+    expect(fanOut?.next_tail).toBe(1_001);
+    expect(fanOut?.endpoint_ids.slice(0, 1_000)).toEqual(result.endpointIds);
+    expect(new Set(fanOut?.endpoint_ids).size).toBe(1_001);
+    const { rows } = await pool.query(
+      `select d.id, d.endpoint_id from relay.deliveries d join relay.queue q on q.delivery_id = d.id
+       where q.event_id = $1 order by d.id`,
+      [result.eventId],
+    );
+    expect(rows.map((row) => row.id)).toEqual(result.deliveryIds);
+    expect(rows.map((row) => row.endpoint_id)).toEqual(result.endpointIds);
+    expect(await matchedBy(result.eventId)).toBe(1_001);
+  });
+
+  it('is written whole when they are just as many', async () => {
+    const tenantId = await givenSubscribers(1_000);
+    const [result] = await accept(pool, [newEvent({ tenantId })]);
+    if (result?.kind !== 'accepted') throw new Error(result?.kind);
+    expect([result.deliveryIds.length, result.continuesTo]).toEqual([1_000, null]);
+    expect(await fanOutOf(result.eventId)).toBeNull();
+  });
+
+  it('tells a repeated request what it told the first, whatever was written since', async () => {
+    const tenantId = await givenSubscribers(1_002);
+    const [first] = await acceptKeyed(pool, [keyedEvent('large', { tenantId })]);
+    if (first?.kind !== 'accepted') throw new Error(first?.kind);
+    await pool.query(
+      `insert into relay.deliveries (id, event_id, endpoint_id, tenant_id)
+       select (left($1, 32) || tail)::uuid, $1::uuid, gen_random_uuid(), $2 from unnest('{03e9,03ea}'::text[]) tail`,
+      [first.eventId, tenantId],
+    );
+    const [again] = await acceptKeyed(pool, [keyedEvent('large', { tenantId })]);
+    expect(again).toEqual({ kind: 'replayed', eventId: first.eventId });
+    const { deliveryIds, continuesTo } = first;
+    const answers = await firstAnswersOf(pool, [first.eventId]);
+    expect(answers.get(first.eventId)).toEqual({ deliveryIds, continuesTo });
+  });
+
+  it('from before the rest was put off is told with all its deliveries', async () => {
+    const tenantId = await givenSubscribers(3);
+    const [result] = await accept(pool, [newEvent({ tenantId })]);
+    if (result?.kind !== 'accepted') throw new Error(result?.kind);
+    await pool.query('update relay.events set matched = null where id = $1', [result.eventId]);
+    await pool.query(
+      `insert into relay.deliveries (id, event_id, endpoint_id, tenant_id)
+       select (left($1, 32) || lpad(to_hex(n), 4, '0'))::uuid, $1::uuid, gen_random_uuid(), $2 from generate_series(4, 1500) n`,
+      [result.eventId, tenantId],
+    );
+    const answer = (await firstAnswersOf(pool, [result.eventId])).get(result.eventId);
+    expect([answer?.deliveryIds.length, answer?.continuesTo]).toEqual([1_500, null]);
+  });
+
+  it('counts what it matched, and what matched nothing is found as such', async () => {
+    const tenantId = await givenTenant(pool);
+    const target = await givenEndpoint(pool, { tenantId, patterns: ['one'] });
+    const events = [{ type: 'one' }, { type: 'none' }, { type: 'none', targetEndpointId: target }];
+    const results = await accept(
+      pool,
+      events.map((event) => newEvent({ tenantId, ...event })),
+    );
+    const ids = results.map((result) => (result.kind === 'accepted' ? result.eventId : ''));
+    expect(await Promise.all(ids.map(matchedBy))).toEqual([1, 0, 1]);
+    const { rows } = await pool.query('select id from relay.events where tenant_id = $1 and matched = 0', [
+      tenantId,
+    ]);
+    expect(rows).toEqual([{ id: ids[1] }]);
   });
 });
 
@@ -228,6 +320,18 @@ describe('the moments of an accepted delivery', () => {
     const row = await queueRow(pool, acceptedIds(result)[0]!);
     expect(row.due_in).toBeGreaterThan(-5_000);
     expect(row.announced_in).toBe(row.due_in);
+  });
+
+  it('expires_at behind: refused, by the clock of the database', async () => {
+    const targetEndpointId = await givenEndpoint(pool);
+    const late = [{ expiresAt: inMs(-1_000) }, { expiresAt: inMs(-1_000), targetEndpointId }];
+    const results = await accept(
+      pool,
+      late.map((event) => newEvent({ type: 'too.late', ...event })),
+    );
+    expect(results.map((result) => result.kind)).toEqual(['already_expired', 'already_expired']);
+    const { rowCount } = await pool.query(`select from relay.events where type = 'too.late'`);
+    expect(rowCount).toBe(0);
   });
 
   it('expires_at: never looked at later than that', async () => {

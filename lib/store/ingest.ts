@@ -1,22 +1,21 @@
 import { randomBytes } from 'node:crypto';
 import type { ClientBase, Pool } from 'pg';
+import type { DeliveryTimes } from '../domain/delivery-times.ts';
 import { patternCandidates } from '../domain/event-type.ts';
-import { MAX_DELIVERIES_PER_EVENT, STALL_MS } from '../domain/limits.ts';
+import { DELIVERIES_AT_ONCE, MAX_DELIVERIES_PER_EVENT, STALL_MS } from '../domain/limits.ts';
 import { plainArray, quotedArray } from './array-literal.ts';
 import { byteaArray } from './binary-array.ts';
 import { deliveryId, eventIdTail } from './event-ids.ts';
 import type { Queryable } from './pool.ts';
 
 /** One event to be committed, already checked. */
-export interface NewEvent {
+export interface NewEvent extends DeliveryTimes {
   tenantId: string;
   type: string;
   contentType: string;
   payload: Buffer;
   /** Only this endpoint, without matching subscriptions. */
   targetEndpointId: string | null;
-  deliverAt: Date | null;
-  expiresAt: Date | null;
 }
 
 export interface KeyedEvent extends NewEvent {
@@ -32,16 +31,24 @@ export interface AcceptOptions {
 }
 
 export type Accepted =
-  /** `endpointIds` stand in the order of `deliveryIds`. */
-  | {
+  /** `endpointIds` stand in the order of `deliveryIds`: the first of those that it matched. */
+  | (FirstAnswer & {
       kind: 'accepted';
       eventId: string;
-      deliveryIds: string[];
       endpointIds: string[];
       announce: boolean;
-    }
+    })
   | { kind: 'no_target' }
-  | { kind: 'too_many_deliveries' };
+  | { kind: 'too_many_deliveries' }
+  /** Its end has passed. */
+  | { kind: 'already_expired' };
+
+/** What the answer to an accepted event tells of its deliveries. */
+export interface FirstAnswer {
+  deliveryIds: string[];
+  /** How many endpoints it matched, when that is more than it has deliveries: the fan-out continues. Else null. */
+  continuesTo: number | null;
+}
 
 export type KeyedOutcome =
   | Accepted
@@ -69,7 +76,8 @@ const MATCHED = `
 matched as materialized (
   select r.*, coalesce(s.endpoint_ids, t.endpoint_ids) as endpoint_ids,
     (r.target_id is null or t.endpoint_ids is not null)
-      and coalesce(cardinality(s.endpoint_ids), 0) <= ${MAX_DELIVERIES_PER_EVENT} as admissible
+      and coalesce(cardinality(s.endpoint_ids), 0) <= ${MAX_DELIVERIES_PER_EVENT}
+      and (r.expires_at <= now()) is not true as admissible
   from request r
   left join lateral (
     select array_agg(s.endpoint_id) as endpoint_ids
@@ -85,15 +93,21 @@ matched as materialized (
 
 const WRITES = `
 new_event as (
-  insert into relay.events (id, tenant_id, type, content_type, payload, deliver_at, expires_at)
-  select event_id, tenant_id, type, content_type, payload, deliver_at, expires_at from admitted where won
+  insert into relay.events (id, tenant_id, type, content_type, payload, deliver_at, expires_at, matched)
+  select event_id, tenant_id, type, content_type, payload, deliver_at, expires_at, coalesce(cardinality(endpoint_ids), 0)
+  from admitted where won
+),
+new_fan_out as (
+  insert into relay.fan_outs (event_id, tenant_id, endpoint_ids, next_tail)
+  select event_id, tenant_id, endpoint_ids, ${DELIVERIES_AT_ONCE + 1}
+  from admitted where won and cardinality(endpoint_ids) > ${DELIVERIES_AT_ONCE}
 ),
 owed as materialized (
   select (a.stem || lpad(to_hex(u.n), 4, '0'))::uuid as delivery_id, a.event_id, u.endpoint_id, a.tenant_id,
     greatest(a.deliver_at, now()) as due_at, a.expires_at, $10::boolean and coalesce(a.deliver_at <= now(), true) as announced,
     case when u.endpoint_id = any($11::uuid[]) then 1 else 0 end as lane
   from admitted a, unnest(a.endpoint_ids) with ordinality u(endpoint_id, n)
-  where a.won
+  where a.won and u.n <= ${DELIVERIES_AT_ONCE}
 ),
 new_delivery as (
   insert into relay.deliveries (id, event_id, endpoint_id, tenant_id)
@@ -114,7 +128,7 @@ ${MATCHED},
 admitted as not materialized (select m.*, m.admissible as won from matched m),
 ${WRITES}
 select ord, event_id, won, coalesce(cardinality(endpoint_ids), 0) as matches, deliver_at <= now() is not false as due,
-  case when won then array_to_string(endpoint_ids, ' ') end as endpoints
+  expires_at <= now() is true as expired, case when won then array_to_string(endpoint_ids[:${DELIVERIES_AT_ONCE}], ' ') end as endpoints
 from admitted`;
 
 // Keys are inserted first and in one order everywhere, so that two statements that share keys wait for each other instead of
@@ -136,7 +150,8 @@ admitted as materialized (
 ),
 ${WRITES}
 select a.ord, a.event_id, a.won, a.admissible, coalesce(cardinality(a.endpoint_ids), 0) as matches,
-  a.deliver_at <= now() is not false as due, case when a.won then array_to_string(a.endpoint_ids, ' ') end as endpoints,
+  a.deliver_at <= now() is not false as due, a.expires_at <= now() is true as expired,
+  case when a.won then array_to_string(a.endpoint_ids[:${DELIVERIES_AT_ONCE}], ' ') end as endpoints,
   prior.event_id as prior_event_id, prior.digest = a.digest as same_request, prior.expires_at <= now() as prior_expired
 from admitted a
 left join lateral (
@@ -150,7 +165,8 @@ interface PlainRow {
   won: boolean;
   matches: number;
   due: boolean;
-  /** Of an event that won; null when it has none. */
+  expired: boolean;
+  /** The first of an event that won; null when it has none. */
   endpoints: string | null;
 }
 
@@ -203,22 +219,25 @@ export async function acceptKeyedEvents(
 }
 
 function toKeyedOutcome(row: KeyedRow, options: AcceptOptions): KeyedOutcome {
-  if (row.won || !row.admissible) return toAccepted(row, row.won, options);
-  if (row.prior_event_id === null) return { kind: 'look_again' };
-  if (row.prior_expired) return { kind: 'expired_key' };
-  return row.same_request ? { kind: 'replayed', eventId: row.prior_event_id } : { kind: 'conflict' };
+  if (row.won) return toAccepted(row, true, options);
+  // Before anything is said of a request that would be refused today: when it was accepted, it was not.
+  if (row.prior_event_id !== null) {
+    if (row.prior_expired) return { kind: 'expired_key' };
+    return row.same_request ? { kind: 'replayed', eventId: row.prior_event_id } : { kind: 'conflict' };
+  }
+  return row.admissible ? { kind: 'look_again' } : toAccepted(row, false, options);
 }
 
 function toAccepted(row: PlainRow, won: boolean, options: AcceptOptions): Accepted {
   if (won) {
-    const deliveryIds = Array.from({ length: row.matches }, (_, index) =>
-      deliveryId(row.event_id, index + 1),
-    );
     const endpointIds = row.endpoints ? row.endpoints.split(' ') : [];
+    const deliveryIds = endpointIds.map((_, index) => deliveryId(row.event_id, index + 1));
     const announce = options.announced && row.due;
-    return { kind: 'accepted', eventId: row.event_id, deliveryIds, endpointIds, announce };
+    const continuesTo = row.matches > DELIVERIES_AT_ONCE ? row.matches : null;
+    return { kind: 'accepted', eventId: row.event_id, deliveryIds, continuesTo, endpointIds, announce };
   }
-  return row.matches > MAX_DELIVERIES_PER_EVENT ? { kind: 'too_many_deliveries' } : { kind: 'no_target' };
+  if (row.matches > MAX_DELIVERIES_PER_EVENT) return { kind: 'too_many_deliveries' };
+  return row.expired ? { kind: 'already_expired' } : { kind: 'no_target' };
 }
 
 function requestArrays(events: readonly NewEvent[], options: AcceptOptions): unknown[] {
@@ -238,18 +257,42 @@ function requestArrays(events: readonly NewEvent[], options: AcceptOptions): unk
   ];
 }
 
-/** The ids of an event's deliveries, in order; what a replayed 202 prints. */
-export async function deliveryIdsOf(pool: Pool, eventIds: readonly string[]): Promise<Map<string, string[]>> {
-  const { rows } = await pool.query<{ event_id: string; id: string }>({
-    name: 'relay_delivery_ids',
-    text: `select e.id as event_id, d.id
-      from unnest($1::uuid[]) e(id),
-        lateral (select d.id from relay.deliveries d where d.id > e.id and d.id <= (left(e.id::text, 32) || 'ffff')::uuid) d
-      order by d.id`,
+const LAST_AT_ONCE = DELIVERIES_AT_ONCE.toString(16).padStart(4, '0');
+
+const FIRST_ANSWERS = `
+select e.id as event_id, d.id, e.continues_to
+from unnest($1::uuid[]) r(id),
+  lateral (
+    select r.id, (select v.matched from relay.events v where v.id = r.id and v.matched > ${DELIVERIES_AT_ONCE}) as continues_to
+  ) e,
+  lateral (
+    select d.id from relay.deliveries d
+    where d.id > e.id
+      and d.id <= (left(e.id::text, 32) || case when e.continues_to is null then 'ffff' else '${LAST_AT_ONCE}' end)::uuid
+  ) d
+order by d.id`;
+
+/**
+ * What the first answers told of events that were accepted, for the requests that repeat them. An event from before large fan-outs were
+ * continued was accepted with all of its deliveries.
+ */
+export async function firstAnswersOf(
+  pool: Pool,
+  eventIds: readonly string[],
+): Promise<Map<string, FirstAnswer>> {
+  const { rows } = await pool.query<{ event_id: string; id: string; continues_to: number | null }>({
+    name: 'relay_first_answers',
+    text: FIRST_ANSWERS,
     values: [eventIds],
   });
-  const byEvent = new Map<string, string[]>(eventIds.map((id) => [id, []]));
-  for (const row of rows) byEvent.get(row.event_id)?.push(row.id);
+  const byEvent = new Map<string, FirstAnswer>(
+    eventIds.map((id) => [id, { deliveryIds: [], continuesTo: null }]),
+  );
+  for (const row of rows) {
+    const answer = byEvent.get(row.event_id);
+    answer?.deliveryIds.push(row.id);
+    if (answer) answer.continuesTo = row.continues_to;
+  }
   return byEvent;
 }
 

@@ -21,7 +21,7 @@ import { DEFAULT_TENANT_ID } from '../domain/limits.ts';
 import { claimByIds, claimDue, readPayload } from './claims.ts';
 import { defer } from './defer.ts';
 import { cancelStep, finishJob, listJobs, pickRetimable, retime } from './endpoint-jobs.ts';
-import { acceptEvents, acceptKeyedEvents, deleteExpiredKeys, deliveryIdsOf, unannounce } from './ingest.ts';
+import { acceptEvents, acceptKeyedEvents, deleteExpiredKeys, firstAnswersOf, unannounce } from './ingest.ts';
 import { createPool } from './pool.ts';
 import { reannounceLost } from './reannounce.ts';
 import { replayDeliveries } from './replay.ts';
@@ -65,7 +65,7 @@ async function runEverything(
       const first = await acceptKeyedEvents(producer, keyed, { announced: true, retentionMs: 0 });
       await acceptKeyedEvents(producer, keyed, { announced: true, retentionMs: 0 });
       await deleteExpiredKeys(general.pool, keyed);
-      await deliveryIdsOf(
+      await firstAnswersOf(
         general.pool,
         first.map((outcome) => (outcome.kind === 'accepted' ? outcome.eventId : '')),
       );

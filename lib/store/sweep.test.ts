@@ -410,6 +410,15 @@ describe('rows enqueued inside a transaction of somebody else', () => {
     expect((await queueRow(pool, expiring)).look_in).toBeLessThan(20_500);
   });
 
+  it('are late from when they were found, not from when their producer wrote them', async () => {
+    const id = await givenOne(pool);
+    await age(pool, [id], 3_600_000);
+    await pool.query(`update relay.queue set look_at = '-infinity', announced_at = null`);
+    expect(await surfaceEnqueued(leader, 1)).toBe(1);
+    expect((await queueRow(pool, id)).due_in).toBeGreaterThan(-60_000);
+    expect(await announce()).toMatchObject({ ids: [id], stalled: 0 });
+  });
+
   it('are announced by a full pass without moving the cursor', async () => {
     const id = await givenOne(pool);
     await pool.query(`update relay.queue set look_at = '-infinity', announced_at = null`);

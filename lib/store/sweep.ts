@@ -202,12 +202,14 @@ const SURFACE = `
 with s as materialized (
   select delivery_id from relay.queue where look_at = '-infinity' limit $1 for update skip locked
 )
-update relay.queue q set look_at = least(greatest(now(), q.due_at), q.expires_at)
+update relay.queue q
+set due_at = greatest(now(), q.due_at), look_at = least(greatest(now(), q.due_at), q.expires_at)
 where q.delivery_id = any(array(select delivery_id from s))`;
 
 /**
  * Gives rows that were enqueued inside a producer's own transaction a look of now: their commit may lie far behind the moment the
- * transaction began, so they carry -infinity, which no cursor passes. Returns how many there were.
+ * transaction began, so they carry -infinity, which no cursor passes. They come due now too: how long their producer kept them is no
+ * lateness of ours. Returns how many there were.
  */
 export async function surfaceEnqueued(client: ClientBase, limit: number): Promise<number> {
   const { rowCount } = await client.query({ name: 'relay_surface', text: SURFACE, values: [limit] });

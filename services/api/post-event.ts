@@ -1,11 +1,12 @@
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
+import { EXPIRED_RULE } from '../../lib/domain/delivery-times.ts';
 import { findEndpoint } from '../../lib/store/endpoints.ts';
 import { admitProducer } from './admission.ts';
 import type { ApiContext } from './context.ts';
 import { readBody } from './http/body.ts';
-import { parseEventHeaders, TARGET_HEADER, typeOfBody } from './http/event-headers.ts';
+import { EXPIRES_AT_HEADER, parseEventHeaders, TARGET_HEADER, typeOfBody } from './http/event-headers.ts';
 import { toProblem } from './http/failure.ts';
-import type { Problem } from './http/problem.ts';
+import { invalid, type Problem } from './http/problem.ts';
 import { requestIdOf } from './http/request-id.ts';
 import { refuse, sendJson } from './http/respond.ts';
 import type { AcceptResult, EventRequest } from './ingest/acceptor.ts';
@@ -52,10 +53,10 @@ async function readEvent(
   const admitted = admitProducer(context, request);
   // Awaited only when it is not cached: a turn of the microtask queue for each request is not free.
   const tenantId = admitted instanceof Promise ? await admitted : admitted;
-  const { type, ...rest } = parseEventHeaders(request.headers);
+  const { type, ...rest } = parseEventHeaders(request.headers, Date.now());
   const payload = await readBody(request, response, context.config.maxPayloadBytes);
   if (payload === 'aborted') return payload;
-  return { tenantId, type: type ?? typeOfBody(payload), ...rest, payload, deliverAt: null, expiresAt: null };
+  return { tenantId, type: type ?? typeOfBody(payload), ...rest, payload };
 }
 
 function answer(response: ServerResponse, event: EventRequest, result: Accepted, requestId: string): void {
@@ -65,9 +66,14 @@ function answer(response: ServerResponse, event: EventRequest, result: Accepted,
 }
 
 /** The one printer of a 202: a repeated request is answered with the same bytes. Ids need no escaping. */
-export function acceptedBody({ eventId, deliveryIds }: Pick<Accepted, 'eventId' | 'deliveryIds'>): string {
+export function acceptedBody({
+  eventId,
+  deliveryIds,
+  continuesTo,
+}: Pick<Accepted, 'eventId' | 'deliveryIds' | 'continuesTo'>): string {
   const ids = deliveryIds.length === 0 ? '' : `"${deliveryIds.join('","')}"`;
-  return `{"event_id":"${eventId}","delivery_ids":[${ids}]}`;
+  const fanOut = continuesTo === null ? '' : `,"fan_out":{"state":"continues","matched":${continuesTo}}`;
+  return `{"event_id":"${eventId}","delivery_ids":[${ids}]${fanOut}}`;
 }
 
 async function refusal(
@@ -75,6 +81,7 @@ async function refusal(
   event: EventRequest,
   result: Exclude<AcceptResult, Accepted>,
 ): Promise<Problem> {
+  if (result.kind === 'already_expired') return invalid(EXPIRES_AT_HEADER, EXPIRED_RULE);
   if (result.kind !== 'no_target') return refusalOf(result);
   const id = event.targetEndpointId!;
   const endpoint = await findEndpoint(context.db, { tenantId: event.tenantId, id });

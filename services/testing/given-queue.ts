@@ -100,14 +100,29 @@ export async function givenOwed(
   options: { endpointId?: string; event?: Partial<NewEvent>; announced?: boolean } = {},
 ): Promise<string[]> {
   const targetEndpointId = options.endpointId ?? (await givenEndpoint(pool, { patterns: ['nothing.else'] }));
-  const events = Array.from({ length: count }, () => newEvent({ targetEndpointId, ...options.event }));
+  const end = options.event?.expiresAt ?? null;
+  // Nothing is accepted after its end, so an end that has passed is set afterwards.
+  const past = end !== null && end.getTime() <= Date.now();
+  const event = { targetEndpointId, ...options.event, ...(past ? { expiresAt: null } : {}) };
+  const events = Array.from({ length: count }, () => newEvent(event));
   const ids: string[] = [];
   for (let start = 0; start < count; start += 512) {
     const batch = events.slice(start, start + 512);
     const results = await accept(pool, batch, { announced: options.announced ?? true });
     for (const result of results) ids.push(...acceptedIds(result));
   }
+  if (past) await expireAt(pool, ids, end);
   return ids;
+}
+
+async function expireAt(pool: pg.Pool, ids: readonly string[], end: Date): Promise<void> {
+  await pool.query(
+    `with owed as (
+       update relay.queue set expires_at = $2, look_at = least(look_at, $2) where delivery_id = any($1::uuid[]) returning event_id
+     )
+     update relay.events set expires_at = $2 where id = any(array(select event_id from owed))`,
+    [ids, end],
+  );
 }
 
 /** One owed delivery's id. */

@@ -1,4 +1,10 @@
 import type { IncomingHttpHeaders } from 'node:http';
+import {
+  type DeliveryTimes,
+  MOMENT_RULE,
+  parseMoment,
+  validateDeliveryTimes,
+} from '../../../lib/domain/delivery-times.ts';
 import { EVENT_TYPE_RULE, isEventType } from '../../../lib/domain/event-type.ts';
 import { validateIdempotencyKey } from '../../../lib/domain/idempotency-key.ts';
 import { isUuid } from '../../../lib/domain/uuid.ts';
@@ -7,9 +13,11 @@ import { invalid, Problem } from './problem.ts';
 export const EVENT_TYPE_HEADER = 'relay-event-type';
 export const IDEMPOTENCY_HEADER = 'idempotency-key';
 export const TARGET_HEADER = 'relay-endpoint-id';
+export const DELIVER_AT_HEADER = 'relay-deliver-at';
+export const EXPIRES_AT_HEADER = 'relay-expires-at';
 
 /** What the headers of a posted event say; they are judged before its body is read. */
-export interface EventHeaders {
+export interface EventHeaders extends DeliveryTimes {
   /** Null when the body must tell. */
   type: string | null;
   contentType: string;
@@ -19,8 +27,8 @@ export interface EventHeaders {
 
 const CONTENT_TYPE = /^[\x20-\x7e]{1,255}$/;
 
-/** Throws a Problem for the first header that breaks its rule. */
-export function parseEventHeaders(headers: IncomingHttpHeaders): EventHeaders {
+/** Throws a Problem for the first header that breaks its rule. `nowMs` bounds how far ahead an event may be put off. */
+export function parseEventHeaders(headers: IncomingHttpHeaders, nowMs: number): EventHeaders {
   const contentType = headers['content-type'] ?? 'application/json';
   // It is sent on as a header: what cannot stand in one is refused here, not at every send.
   if (!CONTENT_TYPE.test(contentType))
@@ -42,7 +50,30 @@ export function parseEventHeaders(headers: IncomingHttpHeaders): EventHeaders {
     contentType,
     idempotencyKey: key,
     targetEndpointId: target === null ? null : target.toLowerCase(),
+    ...times(headers, nowMs),
   };
+}
+
+const NO_TIMES: DeliveryTimes = { deliverAt: null, expiresAt: null };
+const TIME_HEADERS = { deliverAt: DELIVER_AT_HEADER, expiresAt: EXPIRES_AT_HEADER };
+
+function times(headers: IncomingHttpHeaders, nowMs: number): DeliveryTimes {
+  if (headers[DELIVER_AT_HEADER] === undefined && headers[EXPIRES_AT_HEADER] === undefined) return NO_TIMES;
+  const given = {
+    deliverAt: moment(headers, DELIVER_AT_HEADER),
+    expiresAt: moment(headers, EXPIRES_AT_HEADER),
+  };
+  const broken = validateDeliveryTimes(given, nowMs);
+  if (broken) throw invalid(TIME_HEADERS[broken.at], broken.rule);
+  return given;
+}
+
+function moment(headers: IncomingHttpHeaders, name: string): Date | null {
+  const value = single(headers, name);
+  if (value === null) return null;
+  const parsed = parseMoment(value);
+  if (parsed === null) throw invalid(name, MOMENT_RULE);
+  return parsed;
 }
 
 /** Node joins repeated headers with commas, so a repeated one breaks the rule that no value with a comma and a space can meet. */

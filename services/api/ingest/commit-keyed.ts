@@ -5,7 +5,7 @@ import {
   type Accepted,
   acceptKeyedEvents,
   deleteExpiredKeys,
-  deliveryIdsOf,
+  firstAnswersOf,
   type KeyedEvent,
   type KeyedOutcome,
 } from '../../../lib/store/ingest.ts';
@@ -56,9 +56,15 @@ function toKeyedEvent({ request, digest }: Member): KeyedEvent {
 }
 
 function acceptedOnly(outcome: KeyedOutcome): Accepted | null {
-  return outcome.kind === 'accepted' || outcome.kind === 'no_target' || outcome.kind === 'too_many_deliveries'
-    ? outcome
-    : null;
+  switch (outcome.kind) {
+    case 'accepted':
+    case 'no_target':
+    case 'too_many_deliveries':
+    case 'already_expired':
+      return outcome;
+    default:
+      return null;
+  }
 }
 
 async function answerOthers(
@@ -84,12 +90,13 @@ async function answerReplays(
 ): Promise<void> {
   if (replays.length === 0) return;
   try {
-    const ids = await deliveryIdsOf(
+    const answers = await firstAnswersOf(
       context.generalPool,
       replays.map((replay) => replay.eventId),
     );
     for (const { member, eventId } of replays) {
-      member.answer({ kind: 'accepted', eventId, deliveryIds: ids.get(eventId) ?? [], replayed: true });
+      const answer = answers.get(eventId) ?? { deliveryIds: [], continuesTo: null };
+      member.answer({ kind: 'accepted', eventId, ...answer, replayed: true });
     }
   } catch (error) {
     context.log.warn({ err: error }, 'the first answers of repeated requests could not be read');

@@ -86,6 +86,7 @@ export function answerAccepted(
       kind: 'accepted',
       eventId: result.eventId,
       deliveryIds: result.deliveryIds,
+      continuesTo: result.continuesTo,
       replayed: false,
     });
   }

@@ -1,18 +1,19 @@
+import type { DeliveryTimes } from '../../../lib/domain/delivery-times.ts';
+import type { FirstAnswer } from '../../../lib/store/ingest.ts';
+
 /** One event that a client posted, already checked. */
-export interface EventRequest {
+export interface EventRequest extends DeliveryTimes {
   tenantId: string;
   type: string;
   contentType: string;
   payload: Buffer;
   idempotencyKey: string | null;
   targetEndpointId: string | null;
-  deliverAt: Date | null;
-  expiresAt: Date | null;
 }
 
 /** What became of it. Every kind but `accepted` means that the client must not believe it stored. */
 export type AcceptResult =
-  | { kind: 'accepted'; eventId: string; deliveryIds: string[]; replayed: boolean }
+  | (FirstAnswer & { kind: 'accepted'; eventId: string; replayed: boolean })
   /** The key was used for another request. */
   | { kind: 'conflict' }
   /** Somebody's open transaction holds the key. */
@@ -20,6 +21,8 @@ export type AcceptResult =
   /** The targeted endpoint does not exist for this tenant, or is disabled. */
   | { kind: 'no_target' }
   | { kind: 'too_many_deliveries' }
+  /** Its end has passed, by the database's clock. */
+  | { kind: 'already_expired' }
   | { kind: 'overloaded' }
   /** The connection broke, or Postgres stopped, between the statement and its answer. */
   | { kind: 'commit_unknown' }

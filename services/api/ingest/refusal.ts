@@ -1,5 +1,6 @@
+import { EXPIRED_RULE } from '../../../lib/domain/delivery-times.ts';
 import type { Endpoint } from '../../../lib/store/endpoints.ts';
-import { Problem, tryAgain } from '../http/problem.ts';
+import { invalid, Problem, tryAgain } from '../http/problem.ts';
 import type { AcceptResult } from './member.ts';
 
 /** What an event that was not accepted is told; `no_target` takes a look at its endpoint (see `noTarget`). */
@@ -15,6 +16,8 @@ export function refusalOf(result: Exclude<AcceptResult, { kind: 'accepted' | 'no
       );
     case 'too_many_deliveries':
       return new Problem('too_many_deliveries', 'an event may go to 65,535 endpoints at most');
+    case 'already_expired':
+      return invalid('expires_at', EXPIRED_RULE);
     case 'overloaded':
       return tryAgain('overloaded', 'too many events wait to be stored; nothing was stored of this one', 1);
     case 'commit_unknown':

@@ -13,6 +13,7 @@ import {
   SHOWN_STATUSES,
   type ShownStatus,
   SIGNING_SCHEMES,
+  TRANSPORTS,
 } from '../../../lib/domain/vocabulary.ts';
 import { PROBLEMS, type ProblemCode } from '../http/problem.ts';
 
@@ -140,7 +141,7 @@ export const EndpointShape = z
     id: id(),
     tenant_id: id(),
     url: z.string(),
-    transport: z.literal('http'),
+    transport: z.enum(TRANSPORTS),
     event_types: z
       .array(z.string())
       .nullable()
@@ -151,7 +152,10 @@ export const EndpointShape = z
     enabled: z.boolean(),
     disabled_reason: z.enum(DISABLED_REASONS).nullable(),
     disabled_at: moment().nullable(),
-    signing_scheme: z.enum(SIGNING_SCHEMES),
+    signing_scheme: z
+      .enum(SIGNING_SCHEMES)
+      .nullable()
+      .meta({ description: 'Null for what is not signed: chat and email.' }),
     previous_secret_expires_at: moment().nullable(),
     public_key: z
       .string()
@@ -188,14 +192,19 @@ export const EndpointShape = z
 export const NewEndpointShape = z
   .strictObject({
     ...EndpointShape.shape,
-    secret: z.string().meta({ description: 'The signing secret, shown this once.' }),
+    secret: z
+      .string()
+      .nullable()
+      .meta({ description: 'The signing secret, shown this once; null for chat and email.' }),
   })
   .meta({ id: 'NewEndpoint' });
 
 export const RotationShape = z
   .strictObject({
     id: id(),
-    secret: z.string().meta({ description: 'The new signing secret, shown this once.' }),
+    secret: z.string().nullable().meta({
+      description: 'The new signing secret, shown this once; null for chat, whose token its owner has.',
+    }),
     previous_secret_expires_at: moment().nullable(),
     version: z.int(),
   })
@@ -255,7 +264,20 @@ export const DeliveryDetailShape = z
   .meta({ id: 'DeliveryDetail' });
 
 export const AcceptedShape = z
-  .strictObject({ event_id: id(), delivery_ids: z.array(id()) })
+  .strictObject({
+    event_id: id(),
+    delivery_ids: z.array(id()),
+    fan_out: z
+      .strictObject({
+        state: z.literal('continues'),
+        matched: z.int().meta({ description: 'How many endpoints it goes to in all.' }),
+      })
+      .optional()
+      .meta({
+        description:
+          'Only for an event that matches more than 1,000 endpoints: `delivery_ids` are those of the first 1,000, and the others are made after this answer.',
+      }),
+  })
   .meta({ id: 'Accepted' });
 
 export const EventShape = z
