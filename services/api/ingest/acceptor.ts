@@ -174,6 +174,7 @@ class GroupCommit implements Acceptor {
       request.contentType,
       request.targetEndpointId,
       request.payload,
+      request,
     );
     const key = keyOf(request);
     const leader = this.#leaders.get(key);
