@@ -153,12 +153,13 @@ function succeededRows(
   look: number,
 ): RawBuilder<unknown> {
   const { tenantId, eventType } = selection;
+  const first = after.endsWith('ffff') ? after : eventIdOf(after);
   return sql`
     select coalesce(d.id, e.last) as id, null::timestamptz as at, e.tenant_id, e.id as event_id, d.status, d.finished_at
     from (
       select e.tenant_id, e.id, e.type, (left(e.id::text, 32) || 'ffff')::uuid as last
       from relay.events e
-      where (e.tenant_id, e.id) >= (${tenantId}::uuid, ${eventIdOf(after)}::uuid)
+      where (e.tenant_id, e.id) >= (${tenantId}::uuid, ${first}::uuid)
         and (e.tenant_id, e.id) < (${tenantId}::uuid, ${before}::uuid)
       order by e.tenant_id, e.id
       limit ${look}
