@@ -1,6 +1,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { ApiContext } from './context.ts';
-import { EVENT_TYPE_HEADER, IDEMPOTENCY_HEADER, TARGET_HEADER } from './http/event-headers.ts';
+import {
+  DELIVER_AT_HEADER,
+  EVENT_TYPE_HEADER,
+  EXPIRES_AT_HEADER,
+  IDEMPOTENCY_HEADER,
+  TARGET_HEADER,
+} from './http/event-headers.ts';
 import { toProblem } from './http/failure.ts';
 import { invalid, type Problem } from './http/problem.ts';
 import { requestIdOf } from './http/request-id.ts';
@@ -57,6 +63,6 @@ const EVENT_HEADERS = [
   EVENT_TYPE_HEADER,
   IDEMPOTENCY_HEADER,
   TARGET_HEADER,
-  'relay-deliver-at',
-  'relay-expires-at',
+  DELIVER_AT_HEADER,
+  EXPIRES_AT_HEADER,
 ];

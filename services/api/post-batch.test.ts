@@ -130,6 +130,29 @@ describe('a batch', () => {
     ]);
   });
 
+  it('may be put off, and given an end, event by event', async () => {
+    const later = new Date(Date.now() + 3_600_000).toISOString();
+    const end = new Date(Date.now() + 7_200_000).toISOString();
+    const answer = await postAll([
+      event({ deliver_at: later, expires_at: end }),
+      event({ deliver_at: end, expires_at: later }),
+      event({ expires_at: '2026-01-01T00:00:00Z' }),
+      event({ deliver_at: '2999-01-01T00:00:00Z' }),
+      event({ deliver_at: '2026-02-30T00:00:00Z' }),
+    ]);
+    expect(answer.json.results.map((result: { field?: string }) => result.field)).toEqual([
+      undefined,
+      'expires_at',
+      'expires_at',
+      'deliver_at',
+      'deliver_at',
+    ]);
+    const { rows } = await pool.query('select deliver_at, expires_at from relay.events where id = $1', [
+      answer.json.results[0].event_id,
+    ]);
+    expect(rows).toEqual([{ deliver_at: new Date(later), expires_at: new Date(end) }]);
+  });
+
   it('keeps any JSON as it was printed, whatever else stands beside it', async () => {
     const given = fc.array(fc.record({ payload: fc.jsonValue(), indent: fc.nat(3), lines: fc.boolean() }), {
       minLength: 1,
@@ -368,8 +391,23 @@ describe('a body that is no batch', () => {
   });
 });
 
+describe('batches that arrive all at once', () => {
+  it('take a bounded memory: past it they are refused, and taken again when some of it is free', async () => {
+    const body = Buffer.alloc(7_900_000, 'x');
+    const head =
+      `POST /v1/events/batch HTTP/1.1\r\nhost: relay\r\nauthorization: Bearer ${ADMIN_KEY}\r\n` +
+      'content-type: application/json\r\ncontent-length: 8000001\r\n\r\n[{"type":"x","payload":"';
+    const clients = times(9, () => new RawClient(api.url).send(head).send(body));
+    await Promise.any(clients.map((client) => client.expect(/^HTTP\/1\.1 503 .*"overloaded"/s, 20_000)));
+    expect(clients.filter((client) => client.received !== '').length).toBeLessThan(3);
+    for (const client of clients) client.end();
+    await Promise.all(clients.map((client) => client.closed));
+    await expect.poll(async () => (await postAll([event()])).status).toBe(202);
+  });
+});
+
 describe('idempotency keys in a batch', () => {
-  const keyed = (changes: object = {}) => event({ idempotency_key: randomUUID(), ...changes });
+  const keyed = (changes: object = {}) => ({ ...event(changes), idempotency_key: randomUUID() });
 
   it('make the whole batch safe to send again', async () => {
     const items = times(50, () => keyed());

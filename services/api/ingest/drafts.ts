@@ -1,4 +1,5 @@
 import type { z } from 'zod';
+import { type DeliveryTimes, validateDeliveryTimes } from '../../../lib/domain/delivery-times.ts';
 import {
   EMAIL_CONTENT_TYPE,
   EMAIL_EVENT_TYPE,
@@ -46,10 +47,18 @@ function draftOfEvent(fields: Record<string, unknown>, options: DraftOptions): D
     payload: bounded(payload, event.payload ? 'payload' : 'payload_base64', options),
     idempotencyKey: event.idempotency_key ?? null,
     targetEndpointId: event.endpoint_id ?? null,
-    deliverAt: event.deliver_at ?? null,
-    expiresAt: event.expires_at ?? null,
+    ...timesOf(event),
   };
   return { request: { tenantId: options.tenantId, ...request }, targetField: 'endpoint_id', byEmail: false };
+}
+
+const TIME_FIELDS = { deliverAt: 'deliver_at', expiresAt: 'expires_at' };
+
+function timesOf(event: { deliver_at?: Date | undefined; expires_at?: Date | undefined }): DeliveryTimes {
+  const times = { deliverAt: event.deliver_at ?? null, expiresAt: event.expires_at ?? null };
+  const broken = validateDeliveryTimes(times, Date.now());
+  if (broken) throw invalid(TIME_FIELDS[broken.at], broken.rule);
+  return times;
 }
 
 function draftOfWebhook(fields: Record<string, unknown>, options: DraftOptions): Draft {

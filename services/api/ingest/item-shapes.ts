@@ -1,8 +1,9 @@
 import { z } from 'zod';
+import { MOMENT_RULE, parseMoment } from '../../../lib/domain/delivery-times.ts';
 import { EVENT_TYPE_RULE, isEventType } from '../../../lib/domain/event-type.ts';
 import { validateIdempotencyKey } from '../../../lib/domain/idempotency-key.ts';
 import { EMAIL_RULES, type EmailMessage, MAX_RECIPIENTS } from '../../../lib/domain/messages.ts';
-import { moment, uuid } from '../http/fields.ts';
+import { uuid } from '../http/fields.ts';
 
 /** What is parsed by these has its payload as the bytes that stand in the body (see item-fields.ts). */
 
@@ -17,6 +18,19 @@ function idempotencyKey() {
   return byRule((value) => (typeof value === 'string' ? validateIdempotencyKey(value) : 'must be text')).meta(
     { type: 'string', pattern: '^[!-~]{1,255}$' },
   ) as unknown as z.ZodType<string>;
+}
+
+/** A moment by the same rule as in the headers of a single event. */
+function moment() {
+  return z
+    .string({ error: MOMENT_RULE })
+    .transform((text, context) => {
+      const date = parseMoment(text);
+      if (date) return date;
+      context.addIssue({ code: 'custom', message: MOMENT_RULE });
+      return z.NEVER;
+    })
+    .meta({ type: 'string', format: 'date-time' });
 }
 
 /** A value that a rule judges in words. */
