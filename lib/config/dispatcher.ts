@@ -13,6 +13,7 @@ import {
   toDestinationPolicy,
   toSharedConfig,
 } from './shared.ts';
+import { type SmtpConfig, smtpProblems, smtpSettings, toSmtpConfig } from './smtp.ts';
 
 export interface RetryPolicyConfig {
   maxAttempts: number;
@@ -44,6 +45,8 @@ export interface DispatcherConfig extends SharedConfig {
   shutdownDeadlineMs: number;
   retryPolicy: RetryPolicyConfig;
   headerPrefix: string;
+  /** Null: no email goes out. */
+  smtp: SmtpConfig | null;
   breaker: BreakerPolicy;
   /** Off: only the caps hold an endpoint's deliveries back. */
   rateLimit: boolean;
@@ -91,12 +94,14 @@ const DispatcherEnv = z
     RELAY_RATE_LIMIT: onOff(true),
     RELAY_AUTO_DISABLE_DAYS: wholeNumber({ min: 0, max: 3650, default: 5 }),
     RELAY_HEADER_PREFIX: headerPrefixSetting,
+    ...smtpSettings,
   })
   .superRefine((env, context) => {
     const fault = (path: string, message: string) =>
       context.addIssue({ code: 'custom', path: [path], message });
     const ports = portsProblem(env.RELAY_ALLOWED_PORTS);
     if (ports) fault('RELAY_ALLOWED_PORTS', ports);
+    for (const [name, rule] of smtpProblems(env)) fault(name, rule);
     const busyMs = LOCAL_WAIT_MS + env.RELAY_REQUEST_TIMEOUT_SECS + SETTLE_MARGIN_MS;
     if (env.RELAY_LEASE_TTL_SECS <= busyMs) {
       fault(
@@ -124,11 +129,12 @@ const DispatcherEnv = z
 /** Reads a dispatcher's settings; throws ConfigurationError. */
 export function parseDispatcherConfig(env: Env): DispatcherConfig {
   const parsed = parseEnv(DispatcherEnv, env);
+  const destination = toDestinationPolicy(parsed);
   return {
     ...toSharedConfig(parsed),
     metricsBind: parsed.RELAY_METRICS_BIND,
     secretKeys: parseSecretKeys(parsed.RELAY_SECRET_KEYS),
-    destination: toDestinationPolicy(parsed),
+    destination,
     leaseMs: parsed.RELAY_LEASE_TTL_SECS,
     requestTimeoutMs: parsed.RELAY_REQUEST_TIMEOUT_SECS,
     connectTimeoutMs: parsed.RELAY_CONNECT_TIMEOUT_SECS,
@@ -153,6 +159,7 @@ export function parseDispatcherConfig(env: Env): DispatcherConfig {
       capMs: parsed.RELAY_RETRY_CAP_SECS,
     },
     headerPrefix: parsed.RELAY_HEADER_PREFIX,
+    smtp: toSmtpConfig(parsed, destination),
     breaker: {
       enabled: parsed.RELAY_BREAKER,
       threshold: parsed.RELAY_BREAKER_THRESHOLD,

@@ -1,4 +1,4 @@
-import type { SendResult } from './send-result.ts';
+import { type SendResult, statusMeant } from './send-result.ts';
 import type { BreakerState, TransportFailure } from './vocabulary.ts';
 
 export interface BreakerPolicy {
@@ -71,7 +71,8 @@ export function isFailure(evidence: Pick<Evidence, 'kind' | 'success'>): boolean
 /** Any answer but 5xx says that somebody is there: 404 and 429 too, whatever they mean for the delivery. */
 export function evidenceOf(result: SendResult): EvidenceKind {
   if (result.kind === 'failure') return FAILURES[result.failure];
-  return result.status >= 500 && result.status <= 599 ? 'failing' : 'alive';
+  const status = statusMeant(result);
+  return status >= 500 && status <= 599 ? 'failing' : 'alive';
 }
 
 const FAILURES: Readonly<Record<TransportFailure, EvidenceKind>> = {

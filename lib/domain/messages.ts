@@ -92,9 +92,14 @@ function textRule(value: unknown): string | null {
 const ADDRESS =
   /^[^\s\p{Cc}\p{Surrogate}<>()[\]\\,;:"@]{1,64}@[^\s\p{Cc}\p{Surrogate}<>()[\]\\,;:"@]{1,253}$/u;
 
+/** Whether a text is one address, such as ada@example.com, and nothing besides. */
+export function isEmailAddress(text: string): boolean {
+  return ADDRESS.test(text);
+}
+
 function recipientsRule(value: unknown): string | null {
   const known = Array.isArray(value) && value.length >= 1 && value.length <= MAX_RECIPIENTS;
-  const bare = known && value.every((address) => typeof address === 'string' && ADDRESS.test(address));
+  const bare = known && value.every((address) => typeof address === 'string' && isEmailAddress(address));
   return bare ? null : `must be 1 to ${MAX_RECIPIENTS} addresses such as ada@example.com, without names`;
 }
 

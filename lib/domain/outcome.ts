@@ -1,5 +1,5 @@
 import { backoffDelayMs, type RetryPolicy } from './backoff.ts';
-import type { SendResult } from './send-result.ts';
+import { type SendResult, statusMeant } from './send-result.ts';
 import type { DeadReason, TransportFailure } from './vocabulary.ts';
 
 /** What one send means for its delivery. */
@@ -21,7 +21,7 @@ const RETRYABLE: Outcome = Object.freeze({ class: 'retryable' });
  * A redirect is never followed and so is as final as any other refusal; 410 says that nobody listens here any more.
  */
 export function classify(result: SendResult): Outcome {
-  return result.kind === 'response' ? classifyStatus(result.status) : classifyFailure(result.failure);
+  return result.kind === 'response' ? classifyStatus(statusMeant(result)) : classifyFailure(result.failure);
 }
 
 function classifyStatus(status: number): Outcome {

@@ -5,18 +5,7 @@ import type { TransportFailure } from './vocabulary.ts';
  * then happens to the body (cut at our limit, trickling, broken off) does not change what the endpoint said.
  */
 export type SendResult =
-  | {
-      kind: 'response';
-      status: number;
-      /** The Retry-After values as received, for 429 and 503 only; empty otherwise. */
-      retryAfter: readonly string[];
-      /** The first bytes of the body, at most the configured limit. Not text yet: see `snippet.ts`. */
-      snippet: Buffer;
-      /** From the start of the send to the first byte of the response, ms. */
-      firstByteMs: number;
-      /** From the start of the send to the end of it, ms. */
-      durationMs: number;
-    }
+  | Response
   | {
       kind: 'failure';
       failure: TransportFailure;
@@ -26,3 +15,32 @@ export type SendResult =
       requestSent: boolean;
       durationMs: number;
     };
+
+type Response = (StatusOfHttp | Reply) & {
+  kind: 'response';
+  /** The Retry-After values as received, for 429 and 503 only; empty otherwise. */
+  retryAfter: readonly string[];
+  /** The first bytes of the body, at most the configured limit. Not text yet: see `snippet.ts`. */
+  snippet: Buffer;
+  /** From the start of the send to the first byte of the response, ms. */
+  firstByteMs: number;
+  /** From the start of the send to the end of it, ms. */
+  durationMs: number;
+};
+
+interface StatusOfHttp {
+  status: number;
+  /** The status that means the same, where the answer says more than its status does: a transport's reading of it. */
+  meaning?: number;
+}
+
+/** Of a mail server: a transport tells which HTTP status means the same. */
+interface Reply {
+  status: null;
+  meaning: number;
+}
+
+/** The HTTP status by which an answer is judged. */
+export function statusMeant(response: Response): number {
+  return response.status === null ? response.meaning : (response.meaning ?? response.status);
+}

@@ -60,6 +60,14 @@ export const TRANSPORT_FAILURES = [
 ] as const;
 export type TransportFailure = (typeof TRANSPORT_FAILURES)[number];
 
+/** How an endpoint is reached. `http` is signed; the others have a format and a credential of their own. */
+export const TRANSPORTS = ['http', 'telegram', 'discord', 'slack', 'email'] as const;
+export type Transport = (typeof TRANSPORTS)[number];
+
+/** Those that post to a chat platform's API, with a token that the platform gave out. */
+export const CHAT_TRANSPORTS = ['telegram', 'discord', 'slack'] as const satisfies readonly Transport[];
+export type ChatTransport = (typeof CHAT_TRANSPORTS)[number];
+
 /** How a payload is signed for an endpoint. */
 export const SIGNING_SCHEMES = ['relay', 'standard', 'stripe', 'github'] as const;
 export type SigningScheme = (typeof SIGNING_SCHEMES)[number];

@@ -2,7 +2,8 @@ import { sql, type UpdateObject } from 'kysely';
 import type { SecretKeys } from '../config/secret-keys.ts';
 import { CLASH_RULE, prefixClash, validateHeadersLength } from '../domain/custom-headers.ts';
 import { overlaps, takesKeyPair, validateSecret } from '../domain/signing.ts';
-import type { OperationalScope, SigningScheme } from '../domain/vocabulary.ts';
+import { type AddressedTransport, isAddressed, validateToken } from '../domain/transports/endpoint-rules.ts';
+import type { OperationalScope, SigningScheme, Transport } from '../domain/vocabulary.ts';
 import type { Connection, Database } from './database.ts';
 import {
   changedHeaders,
@@ -20,7 +21,7 @@ import type { Tables } from './tables.ts';
 
 /** What to change; what is absent stays. A secret replaces the current one, which goes on signing for the overlap. */
 export type EndpointChange = {
-  [K in keyof Omit<EndpointSettings, 'headers'>]?: EndpointSettings[K] | undefined;
+  [K in keyof Omit<EndpointSettings, 'headers' | 'transport'>]?: EndpointSettings[K] | undefined;
 } & {
   secret?: string | undefined;
   headers?: HeadersChange | undefined;
@@ -50,6 +51,7 @@ type Columns = UpdateObject<Tables, 'endpoints', 'endpoints'>;
 
 interface Secrets {
   id: string;
+  transport: Transport;
   signing_scheme: SigningScheme;
   secret: Buffer;
   previous_secret: Buffer | null;
@@ -114,7 +116,7 @@ async function lockEndpoint(
 ): Promise<(Secrets & Headers & Pace & { operational_scope: OperationalScope }) | undefined> {
   return trx
     .selectFrom('endpoints')
-    .select(['id', 'signing_scheme', 'secret', 'headers', 'header_names', 'header_prefix'])
+    .select(['id', 'transport', 'signing_scheme', 'secret', 'headers', 'header_names', 'header_prefix'])
     .select(['rate_per_second', 'burst', 'max_in_flight', 'operational_scope'])
     .select(
       sql<Buffer | null>`case when previous_secret_expires_at > now() then previous_secret end`.as(
@@ -167,6 +169,7 @@ function secretChange(
   change: EndpointChange,
   { keys, overlapMs }: ChangeOptions,
 ): SecretColumns | Extract<ChangeResult, { kind: 'unfit_secret' }> {
+  if (isAddressed(before.transport)) return tokenChange(before, before.transport, change.secret, keys);
   const scheme = change.signingScheme ?? before.signing_scheme;
   const fits = (sealed: Buffer) => validateSecret(scheme, openSecret(keys, before.id, sealed)) === null;
   if (change.secret !== undefined) {
@@ -185,6 +188,19 @@ function secretChange(
   if (!fits(before.secret)) return { kind: 'unfit_secret', field: 'signing_scheme', rule: UNFIT };
   const keepsPrevious = overlaps(scheme) && (before.previous_secret === null || fits(before.previous_secret));
   return keepsPrevious ? {} : NO_PREVIOUS;
+}
+
+/** A platform's token: the newest alone is of use, and Relay cannot tell whether the one before it still works. */
+function tokenChange(
+  { id }: Secrets,
+  transport: AddressedTransport,
+  secret: string | undefined,
+  keys: SecretKeys,
+): SecretColumns | Extract<ChangeResult, { kind: 'unfit_secret' }> {
+  if (secret === undefined) return {};
+  const rule = validateToken(transport, secret);
+  if (rule !== null) return { kind: 'unfit_secret', field: 'secret', rule };
+  return { secret: sealSecret(keys, id, secret), ...NO_PREVIOUS };
 }
 
 /** A custom header may hold no name that Relay's own headers have, under the prefix that the endpoint would have. */

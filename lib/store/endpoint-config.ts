@@ -1,5 +1,5 @@
 import type { Pool } from 'pg';
-import type { DisabledReason, SigningScheme } from '../domain/vocabulary.ts';
+import type { DisabledReason, SigningScheme, Transport } from '../domain/vocabulary.ts';
 import { plainArray } from './array-literal.ts';
 import type { RetryPolicyOverride, TimeoutsOverride } from './tables.ts';
 
@@ -8,7 +8,7 @@ export interface EndpointConfig {
   id: string;
   tenantId: string;
   url: string;
-  transport: 'http';
+  transport: Transport;
   version: number;
   slotVersion: number;
   enabled: boolean;

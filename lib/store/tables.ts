@@ -14,6 +14,7 @@ import type {
   Scope,
   ShownStatus,
   SigningScheme,
+  Transport,
 } from '../domain/vocabulary.ts';
 
 /** The columns that the API reads and writes through the query builder; the hot statements stand elsewhere, by hand. */
@@ -108,7 +109,7 @@ interface EndpointTable {
   id: string;
   tenant_id: string;
   url: string;
-  transport: Generated<'http'>;
+  transport: Generated<Transport>;
   event_types: string[];
   operational_types: Generated<string[]>;
   operational_scope: Generated<OperationalScope>;

@@ -16,6 +16,7 @@ import { outboundHeaders } from './outbound.ts';
 import type { RateGate } from './rate-gate.ts';
 import type { Sender } from './sending/sender.ts';
 import type { Settler } from './settler.ts';
+import type { Transports } from './transports/transports.ts';
 
 /** A leased delivery on its way through the process. */
 export interface Job {
@@ -32,6 +33,7 @@ export interface Job {
 export interface AttemptContext {
   pool: pg.Pool;
   sender: Sender;
+  transports: Transports;
   settler: Settler;
   health: HealthReporter;
   rate: RateGate;
@@ -75,15 +77,22 @@ async function tryAttempt(context: AttemptContext, job: Job): Promise<void> {
   if (!body || !leaseOutlasts(context, job, startedAt, endpoint.requestTimeoutMs)) {
     return context.release(job);
   }
+  const { connectTimeoutMs, idleTimeoutMs } = endpoint;
+  const deadlineAt = startedAt + endpoint.requestTimeoutMs;
+  if (endpoint.transport !== 'http') {
+    const limits = { deadlineAt, connectTimeoutMs, idleTimeoutMs };
+    const result = await context.transports.send(endpoint, claim, body, limits);
+    return result === 'busy' ? context.release(job) : record(context, job, result, startedAt);
+  }
   const result = await context.sender.send({
     url: endpoint.url,
     headers: outboundHeaders(claim, endpoint, body, {
       timestampSeconds: Math.floor(context.now() / 1000),
     }),
     body,
-    deadlineAt: startedAt + endpoint.requestTimeoutMs,
-    connectTimeoutMs: endpoint.connectTimeoutMs,
-    idleTimeoutMs: endpoint.idleTimeoutMs,
+    deadlineAt,
+    connectTimeoutMs,
+    idleTimeoutMs,
   });
   return record(context, job, result, startedAt);
 }
@@ -162,9 +171,12 @@ async function disableGone({ pool, metrics, log }: AttemptContext, endpointId: s
   try {
     if (!(await disableGoneEndpoint(pool, endpointId))) return;
     metrics.disabled.gone.inc();
-    log.warn({ endpoint_id: endpointId }, 'an endpoint answered 410: it is disabled');
+    log.warn({ endpoint_id: endpointId }, 'an endpoint is gone for good (410): it is disabled');
   } catch (error) {
-    log.warn({ err: error, endpoint_id: endpointId }, 'an endpoint answered 410 and could not be disabled');
+    log.warn(
+      { err: error, endpoint_id: endpointId },
+      'an endpoint is gone for good (410) and could not be disabled',
+    );
   }
 }
 
@@ -210,7 +222,7 @@ function observe(
       endpoint_id: claim.endpointId,
       attempt: claim.attempts + 1,
       outcome: outcome.class,
-      ...(response ? { http_status: response.status } : {}),
+      ...(response && response.status !== null ? { http_status: response.status } : {}),
       ...(result.kind === 'failure' ? { failure: result.failure } : {}),
       late_ms: Math.round(claim.lateMs),
       waited_ms: Math.round(waitedMs),

@@ -2,7 +2,7 @@ import { StreamConsumer } from '../../lib/broker/consumer.ts';
 import type { DispatcherConfig } from '../../lib/config/dispatcher.ts';
 import type { Share } from '../../lib/domain/cap-share.ts';
 import { LOCAL_WAIT_MS, SETTLE_MARGIN_MS } from '../../lib/domain/limits.ts';
-import { LANES, type Lane } from '../../lib/domain/vocabulary.ts';
+import { type ChatTransport, LANES, type Lane } from '../../lib/domain/vocabulary.ts';
 import { deliveryMetrics } from '../../lib/metrics/delivery.ts';
 import { registerProcessMetrics } from '../../lib/metrics/process.ts';
 import { rateMetrics } from '../../lib/metrics/rate.ts';
@@ -28,6 +28,8 @@ import { RateGate } from './rate-gate.ts';
 import { createSender } from './sending/sender.ts';
 import { Settler } from './settler.ts';
 import { type Announced, StreamSource } from './stream-source.ts';
+import { Mailer } from './transports/mailer.ts';
+import { Transports } from './transports/transports.ts';
 import { Workshop } from './workshop.ts';
 
 const EXPIRE_EVERY_MS = 100;
@@ -41,6 +43,8 @@ export interface DispatcherOptions {
   /** For the one line of each attempt. */
   lines: Logger;
   version: string;
+  /** Where the APIs of chat platforms are, instead of where they are: for tests. */
+  platforms?: Partial<Record<ChatTransport, string>>;
 }
 
 /**
@@ -52,6 +56,7 @@ export async function startDispatcher({
   log,
   lines,
   version,
+  platforms,
 }: DispatcherOptions): Promise<RunningService & { metricsUrl: string }> {
   await requireCurrentSchema(config.databaseUrl);
   const pools = createPools(config, log);
@@ -84,6 +89,15 @@ export async function startDispatcher({
     maxResponseBytes: config.maxResponseBytes,
     maxIdleClients: config.maxIdleClients,
   });
+  const mailer =
+    config.smtp &&
+    new Mailer({ server: config.smtp, idleTimeoutMs: config.idleTimeoutMs, now: () => member.now() });
+  const transports = new Transports({
+    sender,
+    mailer,
+    userAgent: `${config.headerPrefix}/${version} (webhooks)`,
+    ...(platforms === undefined ? {} : { bases: platforms }),
+  });
   const states = new EndpointStates({ breakerEnabled: config.breaker.enabled });
   const health = new HealthReporter({
     pool: pools.gates,
@@ -109,6 +123,7 @@ export async function startDispatcher({
   const workshop = new Workshop({
     pool: pools.general,
     sender,
+    transports,
     settler,
     states,
     health,
@@ -231,6 +246,7 @@ export async function startDispatcher({
         );
       }
       await expiry.stop();
+      mailer?.close();
       await sender.close();
       await member.stop();
       await Promise.all([status.close(), link?.stop(), endPools(pools)]);

@@ -1,10 +1,13 @@
+import { createSecretKey, type KeyObject } from 'node:crypto';
 import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
 import type { SecretKeys } from '../../lib/config/secret-keys.ts';
 import { parseRetryPolicy, type RetryPolicy } from '../../lib/domain/backoff.ts';
 import { privateSigningKey } from '../../lib/domain/key-pair.ts';
 import { type SigningKey, signingKey } from '../../lib/domain/signing.ts';
-import type { SigningScheme } from '../../lib/domain/vocabulary.ts';
+import { CHAT_PLATFORMS } from '../../lib/domain/transports/chat-platform.ts';
+import { isChat, mailAddress } from '../../lib/domain/transports/endpoint-rules.ts';
+import type { ChatTransport, SigningScheme } from '../../lib/domain/vocabulary.ts';
 import { type EndpointConfig, readEndpointConfigs } from '../../lib/store/endpoint-config.ts';
 import { openHeaders } from '../../lib/store/endpoint-headers.ts';
 import { openSecret } from '../../lib/store/secret-box.ts';
@@ -13,20 +16,41 @@ import type { RatedEndpoint } from './rate-gate.ts';
 
 const MAX_ENDPOINTS = 10_000;
 
-/** An endpoint made ready for sending. */
-export interface Destination extends RatedEndpoint {
+/** An endpoint made ready for sending; its transport tells what else is known of it. */
+export type Destination = HttpDestination | AddressedDestination;
+export type AddressedDestination = ChatDestination | EmailDestination;
+
+interface Sendable extends RatedEndpoint {
   version: number;
-  url: URL;
   enabled: boolean;
   maxInFlight: number;
-  signingScheme: SigningScheme;
-  /** Secrets before private keys, each newest first; a previous one stands here only while its overlap runs. */
-  signingKeys: () => readonly SigningKey[];
-  headers: HeaderPlan;
   retryPolicy: RetryPolicy;
   requestTimeoutMs: number;
   connectTimeoutMs: number;
   idleTimeoutMs: number;
+}
+
+export interface HttpDestination extends Sendable {
+  transport: 'http';
+  url: URL;
+  signingScheme: SigningScheme;
+  /** Secrets before private keys, each newest first; a previous one stands here only while its overlap runs. */
+  signingKeys: () => readonly SigningKey[];
+  headers: HeaderPlan;
+}
+
+export interface ChatDestination extends Sendable {
+  transport: ChatTransport;
+  /** Of the chat, in the platform's own form. */
+  address: string;
+  /** What the platform gave out. Being a KeyObject, it prints and serialises as nothing. */
+  token: KeyObject;
+}
+
+export interface EmailDestination extends Sendable {
+  transport: 'email';
+  /** The recipient of events; a finished message names its own. */
+  address: string;
 }
 
 /** Why an endpoint cannot be sent to although it exists: what is stored of it cannot be used. */
@@ -104,22 +128,41 @@ export class EndpointCache {
   }
 
   #destination(config: EndpointConfig, readAt: number): Destination {
-    const { secretKeys, retryPolicy, rateLimit: _, ...defaults } = this.#options;
+    const sendable = this.#sendable(config);
+    const { transport } = config;
+    if (isChat(transport)) return { ...sendable, ...this.#chat(config, transport) };
+    if (transport === 'email') return { ...sendable, transport, address: mailAddress(config.url) };
+    const { secretKeys, headerPrefix, version } = this.#options;
+    return {
+      ...sendable,
+      transport,
+      url: new URL(config.url),
+      signingScheme: config.signingScheme,
+      signingKeys: untilTheyExpire(keysOf(config, secretKeys, readAt)),
+      headers: headerPlan({
+        prefix: config.headerPrefix ?? headerPrefix,
+        version,
+        custom: openHeaders(secretKeys, config.id, config.headers),
+      }),
+    };
+  }
+
+  #chat({ id, url, secret }: EndpointConfig, transport: ChatTransport) {
+    const address = CHAT_PLATFORMS[transport].address.exec(url)?.[1];
+    if (address === undefined) throw new Error(`its address is none of ${transport}`);
+    const token = createSecretKey(openSecret(this.#options.secretKeys, id, secret), 'utf8');
+    return { transport, address, token };
+  }
+
+  #sendable(config: EndpointConfig): Sendable {
+    const { retryPolicy, ...defaults } = this.#options;
     const policy = parseRetryPolicy(config.retryPolicy, retryPolicy);
     if (!policy.ok) throw new Error(`its retry policy cannot be used: ${policy.reason}`);
     return {
       ...this.#rated(config),
       version: config.version,
-      url: new URL(config.url),
       enabled: config.enabled,
       maxInFlight: config.maxInFlight,
-      signingScheme: config.signingScheme,
-      signingKeys: untilTheyExpire(keysOf(config, secretKeys, readAt)),
-      headers: headerPlan({
-        prefix: config.headerPrefix ?? defaults.headerPrefix,
-        version: defaults.version,
-        custom: openHeaders(secretKeys, config.id, config.headers),
-      }),
       retryPolicy: policy.policy,
       requestTimeoutMs: Math.min(
         config.timeouts?.request_ms ?? Number.POSITIVE_INFINITY,

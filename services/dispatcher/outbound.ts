@@ -2,7 +2,7 @@ import { type CustomHeaders, prefixClash, validateHeaderName } from '../../lib/d
 import { type HeaderNames, headerNames } from '../../lib/domain/header-names.ts';
 import { signatureHeaders } from '../../lib/domain/signature-headers.ts';
 import type { Claim } from '../../lib/store/claims.ts';
-import type { Destination } from './endpoint-cache.ts';
+import type { HttpDestination } from './endpoint-cache.ts';
 
 /** What of an endpoint's headers is the same on every attempt: made ready once per version of its configuration. */
 export interface HeaderPlan {
@@ -34,7 +34,7 @@ export function headerPlan({ prefix, version, custom }: HeaderPlanOptions): Head
 /** The headers of one attempt, flat: name, value, name, value. `timestampSeconds` is the attempt's own, in Unix seconds. */
 export function outboundHeaders(
   claim: Claim,
-  destination: Destination,
+  destination: HttpDestination,
   body: Buffer,
   { timestampSeconds }: { timestampSeconds: number },
 ): string[] {

@@ -1,4 +1,5 @@
 import { NO_EVENTS } from '../../../lib/domain/event-type.ts';
+import { isAddressed } from '../../../lib/domain/transports/endpoint-rules.ts';
 import type { BreakerState } from '../../../lib/domain/vocabulary.ts';
 import type { Endpoint } from '../../../lib/store/endpoints.ts';
 import { idParams } from '../http/fields.ts';
@@ -39,7 +40,7 @@ export function shownEndpoint(endpoint: Endpoint) {
     enabled: endpoint.enabled,
     disabled_reason: endpoint.disabledReason,
     disabled_at: endpoint.disabledAt,
-    signing_scheme: endpoint.signingScheme,
+    signing_scheme: isAddressed(endpoint.transport) ? null : endpoint.signingScheme,
     previous_secret_expires_at: endpoint.previousSecretExpiresAt,
     public_key: endpoint.publicKey,
     previous_key_expires_at: endpoint.previousKeyExpiresAt,

@@ -3,7 +3,7 @@ import type { ApiConfig } from '../../../lib/config/api.ts';
 import { RETRY_POLICY_DEFAULT as DEFAULTS, RETRY_POLICY_LIMITS } from '../../../lib/domain/backoff.ts';
 import { checkDestination, URL_MAX_LENGTH } from '../../../lib/domain/destination.ts';
 import { NO_EVENTS, validatePattern } from '../../../lib/domain/event-type.ts';
-import { SIGNING_SCHEMES } from '../../../lib/domain/vocabulary.ts';
+import { SIGNING_SCHEMES, TRANSPORTS } from '../../../lib/domain/vocabulary.ts';
 import { number, text } from '../http/fields.ts';
 import { invalid, Problem } from '../http/problem.ts';
 import { changedHeaders, headerPrefix, newHeaders } from './header-settings.ts';
@@ -63,7 +63,9 @@ function objectRule(issue: z.core.$ZodRawIssue): string | undefined {
 
 const settings = {
   url: text(URL_MAX_LENGTH, 1),
-  transport: z.literal('http', { error: 'must be http' }),
+  transport: z
+    .enum(TRANSPORTS, { error: `must be one of ${TRANSPORTS.join(', ')}` })
+    .meta({ description: 'What `url` and `secret` mean. It stays what it was when the endpoint was made.' }),
   event_types: eventTypes,
   operational_events: operationalEvents,
   operational_scope: operationalScope,

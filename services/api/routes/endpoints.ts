@@ -1,6 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { z } from 'zod';
 import { newSecret, validateSecret } from '../../../lib/domain/signing.ts';
+import { isAddressed } from '../../../lib/domain/transports/endpoint-rules.ts';
+import type { Transport } from '../../../lib/domain/vocabulary.ts';
 import { type ChangeResult, changeEndpoint } from '../../../lib/store/endpoint-change.ts';
 import {
   createEndpoint,
@@ -24,10 +26,17 @@ import {
   tag,
   theEndpoint,
 } from './endpoint-answers.ts';
-import { EndpointPatch, NewEndpoint, requireDestination, requireTimeouts } from './endpoint-settings.ts';
+import { EndpointPatch, NewEndpoint, requireTimeouts } from './endpoint-settings.ts';
 import { requireHeaders } from './header-settings.ts';
 import { adminOnly, requireOperationalScope } from './operational-settings.ts';
 import { EndpointShape, NewEndpointShape, pageOf, RotationShape } from './shapes.ts';
+import {
+  requireFitting,
+  requireNewToken,
+  requireToken,
+  requireUrl,
+  transportOf,
+} from './transport-settings.ts';
 
 const generateSecret = () => newSecret(randomBytes(32));
 
@@ -35,15 +44,15 @@ async function create(
   call: Call<Record<string, never>, Record<string, never>, z.output<typeof NewEndpoint>>,
 ) {
   const { context, tenantId, body } = call;
-  const url = requireDestination(body.url, context.config);
+  const url = requireUrl(body.transport, body.url, context.config);
+  requireFitting(body.transport, body);
   requireTimeouts(body.timeouts, context.config);
   requireOperationalScope(body.operational_scope, call.principal);
-  const secret = body.secret ?? generateSecret();
   requireHeaders(body.headers, body.header_prefix ?? context.config.headerPrefix);
-  const unfit = validateSecret(body.signing_scheme, secret);
-  if (unfit !== null) throw invalid('secret', unfit);
+  const secret = newEndpointSecret(body);
   const endpoint = await createEndpoint(context.db, context.config.secretKeys, {
     tenantId,
+    transport: body.transport,
     url,
     secret,
     eventTypes: body.event_types,
@@ -60,7 +69,20 @@ async function create(
     timeouts: body.timeouts,
   });
   if (!endpoint) throw new Problem('tenant_not_found', 'the tenant was deleted');
-  return { status: 201, json: { ...shownEndpoint(endpoint), secret } };
+  return { status: 201, json: { ...shownEndpoint(endpoint), secret: shownSecret(body.transport, secret) } };
+}
+
+function newEndpointSecret({ transport, secret, signing_scheme }: z.output<typeof NewEndpoint>): string {
+  if (isAddressed(transport)) return requireToken(transport, secret);
+  const own = secret ?? generateSecret();
+  const unfit = validateSecret(signing_scheme, own);
+  if (unfit !== null) throw invalid('secret', unfit);
+  return own;
+}
+
+/** A platform's token is not Relay's to show, not even to whoever has just given it. */
+function shownSecret(transport: Transport, secret: string): string | null {
+  return isAddressed(transport) ? null : secret;
 }
 
 async function patch(
@@ -68,9 +90,11 @@ async function patch(
 ): Promise<Reply> {
   const { context, body } = call;
   if (Object.keys(body).length === 0) return reply(findEndpoint(context.db, refOf(call)));
+  const transport = await transportOf(call);
+  requireFitting(transport, body);
   requireTimeouts(body.timeouts, context.config);
   const change = {
-    url: body.url === undefined ? undefined : requireDestination(body.url, context.config),
+    url: body.url === undefined ? undefined : requireUrl(transport, body.url, context.config),
     eventTypes: body.event_types,
     operationalEvents: body.operational_events,
     operationalScope: body.operational_scope,
@@ -113,13 +137,15 @@ const Rotation = z.strictObject({ secret: z.string({ error: 'must be text' }).op
 async function rotate(
   call: Call<{ id: string }, Record<string, never>, z.output<typeof Rotation>>,
 ): Promise<Reply> {
-  const secret = call.body.secret ?? generateSecret();
+  const transport = await transportOf(call);
+  const given = call.body.secret;
+  const secret = isAddressed(transport) ? requireNewToken(transport, given) : (given ?? generateSecret());
   const endpoint = requireChanged(
     await changeEndpoint(call.context.db, refOf(call), { secret }, changeOptions(call)),
   );
   const json = {
     id: endpoint.id,
-    secret,
+    secret: shownSecret(transport, secret),
     previous_secret_expires_at: endpoint.previousSecretExpiresAt,
     version: endpoint.version,
   };
@@ -140,7 +166,8 @@ export const endpointRoutes = [
       access: 'manage',
       tag,
       summary: 'Register an endpoint',
-      description: 'The secret is shown in this answer only; without one of your own, one is made.',
+      description:
+        'The secret is shown in this answer only; without one of your own, one is made. For a chat transport it is the token that the platform gave out: it must be given, and is never shown.',
       body: NewEndpoint,
       answers: [{ status: 201, description: 'The endpoint and its secret', schema: NewEndpointShape }],
       problems: ['endpoint_refused'],
@@ -214,7 +241,7 @@ export const endpointRoutes = [
       path: '/v1/endpoints/{id}/rotate-secret',
       summary: 'Replace the signing secret',
       description:
-        'The old secret signs beside the new one until `previous_secret_expires_at`. A second rotation in that time drops the oldest.',
+        'The old secret signs beside the new one until `previous_secret_expires_at`. A second rotation in that time drops the oldest. For a chat transport the new token must be given, and takes the place of the old one at once.',
       body: Rotation,
       bodyIsOptional: true,
       answers: [{ status: 200, description: 'The new secret, shown once', schema: RotationShape }],
