@@ -13,6 +13,7 @@ export interface Answered {
 
 /** What the server or the router may answer before a route is asked, or when Relay is at fault; no route documents it. */
 const ANYWHERE: readonly ProblemCode[] = [
+  'invalid_request',
   'route_not_found',
   'method_not_allowed',
   'request_timeout',
@@ -35,7 +36,7 @@ export function requireDocumented(method: string, path: string, answer: Answered
 
 /** The route that answers; what has no parameter in its path goes first. HEAD is answered as GET. */
 export function findRoute(method: string, path: string): Route | undefined {
-  const { pathname } = new URL(path, 'http://localhost');
+  const [pathname = ''] = path.split('?');
   const wanted = method === 'HEAD' ? 'get' : method.toLowerCase();
   return [...routes]
     .sort((a, b) => a.path.split('{').length - b.path.split('{').length)
