@@ -6,6 +6,9 @@
 --
 -- Nothing else is indexed. A type, a status or a reason is looked for along the way, through a bounded number of rows for each page.
 --
+-- It is one entry for each event. Measured side by side, it adds 3 % to the CPU that the accept statement takes while one tenant posts, and
+-- 13 % when each event is of another of 300 tenants.
+--
 -- The build holds up inserts into `events`, and with them ingest, for as long as it takes to read the table: about a second for a million.
 
 create index events_tenant on relay.events (tenant_id, id);

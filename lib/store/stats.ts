@@ -28,7 +28,7 @@ export interface DeliveryStats {
 export const STATS_DELIVERIES = 50_000;
 export const STATS_ATTEMPTS = 200_000;
 
-/** Statistics of an endpoint. Whose endpoint it is has been asked before. Takes up to a second or so at its bounds. */
+/** Statistics of an endpoint. Whose endpoint it is has been asked before. Takes a second or two at its bounds. */
 export function readEndpointStats(
   db: Database,
   endpointId: string,
