@@ -203,7 +203,7 @@ describe('a step of a walk through a large table', () => {
             const selection = await selectionOf(tenantId, { status, endpointId, eventType, from: middle });
             const cost = await pagesRead(selection, look);
             // A row of the walk, and at most its event or the range of its deliveries: a few pages each.
-            expect(cost, `${status} ${endpointId} ${eventType} ${analysed}`).toBeLessThan(12 * look);
+            expect(cost, `${status} ${endpointId} ${eventType} ${analysed}`).toBeLessThan(4 * look);
           }
         }
       }
