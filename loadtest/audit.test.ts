@@ -95,4 +95,16 @@ describe('the file of accepted events', () => {
       ['c', 1001],
     ]);
   });
+
+  it('holds of a batch what was accepted', async () => {
+    const file = join(directory, 'batches');
+    const results = [
+      { status: 202, event_id: 'e1', delivery_ids: ['a'] },
+      { status: 400, code: 'invalid_request', detail: 'x' },
+      { status: 202, replayed: true, event_id: 'e2', delivery_ids: [] },
+    ];
+    writeFileSync(file, `7 ${JSON.stringify({ accepted: 2, results })}\n`);
+    const accepted = await readAccepted(file, 1);
+    expect([accepted.events, accepted.wrongFanOut, [...accepted.deliveries]]).toEqual([2, 1, [['a', 7]]]);
+  });
 });

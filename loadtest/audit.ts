@@ -34,18 +34,32 @@ export interface Audit {
   arrivals: Float64Array;
 }
 
-/** Reads the generator's file: a line each, `<intended ms> <body of the 202>`. */
+/** Reads the generator's file: a line each, `<intended ms> <body of the answer>`. */
 export async function readAccepted(file: string, endpoints: number): Promise<Accepted> {
   const accepted: Accepted = { events: 0, deliveries: new Map(), wrongFanOut: 0 };
   const lines = createInterface({ input: createReadStream(file, { highWaterMark: 1 << 20 }) });
   for await (const line of lines) {
     const space = line.indexOf(' ');
-    const { delivery_ids: ids } = JSON.parse(line.slice(space + 1)) as { delivery_ids: string[] };
-    accepted.events += 1;
-    if (ids.length !== endpoints) accepted.wrongFanOut += 1;
-    for (const id of ids) accepted.deliveries.set(id, Number(line.slice(0, space)));
+    for (const ids of acceptedIn(line.slice(space + 1))) {
+      accepted.events += 1;
+      if (ids.length !== endpoints) accepted.wrongFanOut += 1;
+      for (const id of ids) accepted.deliveries.set(id, Number(line.slice(0, space)));
+    }
   }
   return accepted;
+}
+
+interface AnsweredEvent {
+  /** Absent in the answer to a single event. */
+  status?: number;
+  delivery_ids: string[];
+}
+
+/** The deliveries of each event that an answer says is accepted: one, or those of a batch. */
+function acceptedIn(answer: string): string[][] {
+  const parsed = JSON.parse(answer) as AnsweredEvent | { results: AnsweredEvent[] };
+  const events = 'results' in parsed ? parsed.results : [parsed];
+  return events.filter(({ status = 202 }) => status === 202).map((event) => event.delivery_ids);
 }
 
 /** From a moment up to, not including, another; ms since 1970. */

@@ -33,7 +33,7 @@ function tell(message: FromGenerator): void {
   process.send?.(message);
 }
 
-/** A line each, `<intended ms> <body of the 202>`. */
+/** A line each, `<intended ms> <body of the answer>`. */
 async function writeAccepted(file: string, accepted: readonly AcceptedEvent[]): Promise<void> {
   const stream = createWriteStream(file, { highWaterMark: 1 << 20 });
   for (const { intendedMs, answer } of accepted) {

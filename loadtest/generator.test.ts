@@ -86,6 +86,21 @@ describe('a closed loop', () => {
   });
 });
 
+describe('batches', () => {
+  it('hold as many events as asked for, each of the size asked for, and count by events', async () => {
+    const { url, received } = await apiThat(() => ({ status: 202 }));
+    const result = await run(url, { batch: 5, keyed: true, eventTypes: ['loadtest.a', 'loadtest.b'] });
+    expect(result).toMatchObject({ accepted: 100, refused: 0, answers: { 202: 20 } });
+    const items = received.flatMap(
+      ({ body }) => JSON.parse(body) as { type: string; payload: object; idempotency_key: string }[],
+    );
+    expect(items).toHaveLength(100);
+    expect(items.slice(0, 2).map(({ type }) => type)).toEqual(['loadtest.a', 'loadtest.b']);
+    expect(new Set(items.map(({ payload }) => JSON.stringify(payload).length))).toEqual(new Set([300]));
+    expect(new Set(items.map((item) => item.idempotency_key)).size).toBe(100);
+  });
+});
+
 describe('what the API answers', () => {
   it('is counted by status, and only a 202 is an accepted event', async () => {
     const { url } = await apiThat((n) => ({ status: n % 4 === 0 ? 503 : 202 }));

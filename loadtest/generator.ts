@@ -19,6 +19,8 @@ export interface GeneratorPlan {
   payloadBytes: number;
   /** Gives each event an idempotency key of its own. */
   keyed: boolean;
+  /** How many events a request posts; one by itself where absent. A rate and a number of events count requests then. */
+  batch?: number | undefined;
   /** Latency counts for requests due later than this. */
   measureFromSeconds: number;
   requestTimeoutMs: number;
@@ -36,7 +38,7 @@ export interface GeneratorProgress {
 export interface AcceptedEvent {
   /** Milliseconds since 1970 at which the request ought to have left. */
   intendedMs: number;
-  /** The body of the 202. */
+  /** The body of the answer. */
   answer: string;
 }
 
@@ -68,6 +70,8 @@ export class Generator {
   #sent = 0;
   #answered = 0;
   #measured = 0;
+  #acceptedEvents = 0;
+  #refusedEvents = 0;
   #measuredSpan = { fromMs: 0, toMs: 0 };
   #firstAcceptedMs = 0;
   #lastAcceptedMs = 0;
@@ -111,7 +115,7 @@ export class Generator {
   }
 
   progress(): GeneratorProgress {
-    const accepted = this.accepted.length;
+    const accepted = this.#acceptedEvents;
     const unknown = Object.entries(this.#answers)
       .filter(([name]) => name.startsWith('lost'))
       .reduce((sum, [, count]) => sum + count, 0);
@@ -121,7 +125,7 @@ export class Generator {
       sent: this.#sent,
       accepted,
       unknown,
-      refused: this.#answered - accepted - unknown,
+      refused: this.#refusedEvents,
       behind: due - this.#sent,
     };
   }
@@ -169,14 +173,18 @@ export class Generator {
     this.#answered += 1;
     const name = answer.status === 0 ? `lost: ${answer.text}` : String(answer.status);
     this.#answers[name] = (this.#answers[name] ?? 0) + 1;
-    if (answer.status !== 202) return;
+    const posted = this.#plan.batch ?? 1;
+    const events = acceptedEvents(answer, posted);
+    this.#acceptedEvents += events;
+    if (answer.status !== 0) this.#refusedEvents += posted - events;
+    if (events === 0) return;
     const nowMs = this.#elapsed();
     this.accepted.push({ intendedMs, answer: answer.text });
     this.#lastAcceptedMs = Date.now();
     this.#firstAcceptedMs ||= this.#lastAcceptedMs;
     if (dueMs < this.#plan.measureFromSeconds * 1000) return;
     this.#latencies.record(nowMs - dueMs);
-    this.#measured += 1;
+    this.#measured += events;
     this.#measuredSpan.fromMs ||= nowMs;
     this.#measuredSpan.toMs = nowMs;
   }
@@ -192,6 +200,12 @@ export class Generator {
       acceptedPerSecond: seconds > 0 ? Math.round(this.#measured / seconds) : 0,
     };
   }
+}
+
+/** A batch of which some events were refused says how many were not. */
+function acceptedEvents({ status, text }: Answer, posted: number): number {
+  if (status === 202) return posted;
+  return status === 207 ? (JSON.parse(text) as { accepted: number }).accepted : 0;
 }
 
 /** Everything is due while there is time, so that connections alone set the pace. */
@@ -210,25 +224,53 @@ function closedSchedule(load: Extract<Load, { loop: 'closed' }>): Schedule {
  */
 function requestWriter(plan: GeneratorPlan): (n: number) => string {
   const run = randomBytes(6).toString('hex');
+  if (plan.batch !== undefined) return batchWriter(plan, plan.batch, run);
   const writers = plan.eventTypes.map((type) => typeWriter(plan, type, run));
   return (n) => writers[n % writers.length]!(n);
 }
 
-function typeWriter(plan: GeneratorPlan, eventType: string, run: string): (n: number) => string {
-  const bodyStart = `{"type":${JSON.stringify(eventType)},"run":"${run}","id":"`;
-  const digits = 10;
-  const used = Buffer.byteLength(bodyStart) + digits + '","filling":""}'.length;
+const DIGITS = 10;
+
+/** What a payload is before and after its number. */
+function payloadAround(plan: GeneratorPlan, eventType: string, run: string): { start: string; end: string } {
+  const start = `{"type":${JSON.stringify(eventType)},"run":"${run}","id":"`;
+  const used = Buffer.byteLength(start) + DIGITS + '","filling":""}'.length;
   const filling = randomBytes(Math.max(0, plan.payloadBytes - used))
     .toString('base64url')
     .slice(0, Math.max(0, plan.payloadBytes - used));
-  const bodyEnd = `","filling":"${filling}"}`;
-  const length = Buffer.byteLength(bodyStart) + digits + Buffer.byteLength(bodyEnd);
+  return { start, end: `","filling":"${filling}"}` };
+}
+
+/** Requests of several events each, of the same payloads as single ones. */
+function batchWriter(plan: GeneratorPlan, size: number, run: string): (n: number) => string {
+  const kinds = plan.eventTypes.map((type) => {
+    const { start, end } = payloadAround(plan, type, run);
+    return { start: `{"type":${JSON.stringify(type)},"payload":${start}`, end };
+  });
+  return (n) => {
+    const items: string[] = [];
+    for (let place = n * size; place < (n + 1) * size; place += 1) {
+      const { start, end } = kinds[place % kinds.length]!;
+      const id = String(place).padStart(DIGITS, '0');
+      items.push(`${start}${id}${end}${plan.keyed ? `,"idempotency_key":"${run}-${id}"` : ''}}`);
+    }
+    const body = `[${items.join(',')}]`;
+    return (
+      `POST /v1/events/batch HTTP/1.1\r\nhost: relay\r\nauthorization: Bearer ${plan.key}\r\n` +
+      `content-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`
+    );
+  };
+}
+
+function typeWriter(plan: GeneratorPlan, eventType: string, run: string): (n: number) => string {
+  const { start, end } = payloadAround(plan, eventType, run);
+  const length = Buffer.byteLength(start) + DIGITS + Buffer.byteLength(end);
   const head =
     `POST /v1/events HTTP/1.1\r\nhost: relay\r\nauthorization: Bearer ${plan.key}\r\n` +
     `content-type: application/json\r\ncontent-length: ${length}\r\n`;
   return (n) => {
-    const id = String(n).padStart(digits, '0');
+    const id = String(n).padStart(DIGITS, '0');
     const key = plan.keyed ? `idempotency-key: ${run}-${id}\r\n` : '';
-    return `${head}${key}\r\n${bodyStart}${id}${bodyEnd}`;
+    return `${head}${key}\r\n${start}${id}${end}`;
   };
 }

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Load } from './generator.ts';
 import type { Phase, Verdict } from './report.ts';
 import {
+  connectionsFor,
   phaseCosts,
   type Run,
   readAll,
@@ -17,8 +18,10 @@ export async function ingest(run: Run): Promise<{ phases: Phase[]; verdict: Verd
   await registerEndpoints(run);
   const phases: Phase[] = [];
   const files: string[] = [];
-  for (const loop of run.options.loops) {
-    const { phase, acceptedFile } = await acceptPhase(run, loop);
+  const loads = run.options.loops.map((loop) => ({ loop, batch: undefined as number | undefined }));
+  if (run.options.batch !== null) loads.push({ loop: 'closed', batch: run.options.batch });
+  for (const { loop, batch } of loads) {
+    const { phase, acceptedFile } = await acceptPhase(run, loop, batch);
     phases.push(phase);
     files.push(acceptedFile);
   }
@@ -28,11 +31,12 @@ export async function ingest(run: Run): Promise<{ phases: Phase[]; verdict: Verd
 async function acceptPhase(
   run: Run,
   loop: 'closed' | 'open',
+  batch: number | undefined,
 ): Promise<{ phase: Phase; acceptedFile: string }> {
   const { rate, seconds, rampSeconds } = run.options;
   const warmupSeconds = Math.min(run.options.warmupSeconds, seconds - 1);
   const load: Load = loop === 'open' ? { loop, rate, seconds, rampSeconds } : { loop, seconds, events: null };
-  const sending = startSending(run, load, warmupSeconds);
+  const sending = startSending(run, load, warmupSeconds, { batch });
   await whileTelling(run, sending.progress, sleep(warmupSeconds * 1000));
   await run.database?.resetStatements();
   const acceptedBefore = sending.progress().accepted;
@@ -42,7 +46,7 @@ async function acceptPhase(
   const costs = await phaseCosts(run, from, to, sent.accepted - acceptedBefore);
   await sending.finish();
   const phase: Phase = {
-    name: `ingest, ${loop} loop, ${run.options.connections} connections`,
+    name: phaseName(run.options.connections, loop, batch),
     offered: loop === 'open' ? rate : null,
     seconds: Math.round((to.atMs - from.atMs) / 100) / 10,
     acceptedPerSecond: sent.acceptedPerSecond,
@@ -53,6 +57,12 @@ async function acceptPhase(
     notes: [`latency, rates and CPU leave out the first ${warmupSeconds} s`],
   };
   return { phase, acceptedFile: sending.acceptedFile };
+}
+
+function phaseName(connections: number, loop: 'closed' | 'open', batch: number | undefined): string {
+  if (batch === undefined) return `ingest, ${loop} loop, ${connections} connections`;
+  const open = Math.min(connections, connectionsFor(batch));
+  return `ingest, ${loop} loop, batches of ${batch}, ${open} connections`;
 }
 
 /** Every accepted delivery must be a row, owed and waiting, since nobody delivers here. */

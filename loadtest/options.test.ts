@@ -41,6 +41,14 @@ describe('the command line', () => {
     });
   });
 
+  it('posts batches in one more loop when it is told their size', () => {
+    expect(parseOptions(['ingest'])?.batch).toBeNull();
+    expect(parseOptions(['ingest', '--loop', 'closed', '--batch', '500'])).toMatchObject({
+      loops: ['closed'],
+      batch: 500,
+    });
+  });
+
   it('has defaults of its own for neighbours', () => {
     expect(parseOptions(['neighbours'])).toMatchObject({
       rate: 400,
@@ -97,6 +105,9 @@ describe('the command line', () => {
     [['sustained', '--unheard-of']],
     [['sustained', '--env', 'NOVALUE']],
     [['ingest', '--loop', 'neither']],
+    [['ingest', '--batch', '0']],
+    [['ingest', '--batch', '1001']],
+    [['sustained', '--batch', '100']],
     [['drain', '--profile', 'postgres']],
     [['neighbours', '--scenario', 'nice']],
     [['neighbours', '--pairs', '0']],

@@ -1,4 +1,5 @@
 import { parseArgs } from 'node:util';
+import { MAX_POSTED_EVENTS } from '../lib/domain/limits.ts';
 import { pairs, UsageError, whole } from './arguments.ts';
 import {
   NEIGHBOUR_ARGUMENTS,
@@ -27,6 +28,7 @@ Load
   --connections N   of the generator (256; neighbours 64)
   --payload N       bytes of each event (300)
   --keyed           give each event an idempotency key
+  --batch N         ingest: then also a closed loop of batches of N events
   --verify          let the receiver check every signature
   --wait N          seconds to wait for what is still on its way, at most (120)
 
@@ -66,6 +68,8 @@ export interface LoadTestOptions {
   connections: number;
   payloadBytes: number;
   keyed: boolean;
+  /** Of the mode `ingest`: how many events each request of one more loop posts; null for no such loop. */
+  batch: number | null;
   verify: boolean;
   waitSeconds: number;
   json: string | null;
@@ -139,6 +143,7 @@ export function parseOptions(args: readonly string[]): LoadTestOptions | null {
     connections: whole('connections', values.connections ?? defaults.connections, 1),
     payloadBytes: whole('payload', values.payload ?? '300', 1),
     keyed: values.keyed ?? false,
+    batch: batchOf(mode, values.batch),
     verify: values.verify ?? false,
     waitSeconds: whole('wait', values.wait ?? '120', 1),
     json: values.json ?? null,
@@ -165,6 +170,7 @@ function read(args: readonly string[]) {
     connections: text,
     payload: text,
     keyed: flag,
+    batch: text,
     verify: flag,
     wait: text,
     json: text,
@@ -199,6 +205,14 @@ function modeOf(positionals: readonly string[]): Mode {
   const known = MODES.find((name) => name === mode);
   if (known && rest.length === 0) return known;
   throw new UsageError('one mode is needed: drain, sustained, ingest or neighbours');
+}
+
+function batchOf(mode: Mode, value: string | undefined): number | null {
+  if (value === undefined) return null;
+  if (mode !== 'ingest') throw new UsageError('--batch is for the mode ingest');
+  const size = whole('batch', value, 1);
+  if (size > MAX_POSTED_EVENTS) throw new UsageError(`--batch takes at most ${MAX_POSTED_EVENTS}`);
+  return size;
 }
 
 function rateOf(mode: Mode, values: Values): number {

@@ -62,26 +62,37 @@ export function startSending(
   run: Run,
   load: Load,
   measureFromSeconds: number,
-  eventTypes: readonly string[] = [EVENT_TYPE],
+  { eventTypes = [EVENT_TYPE], batch }: { eventTypes?: readonly string[]; batch?: number | undefined } = {},
 ): Sending {
   const { options, fleet, teardown } = run;
   const acceptedFile = join(fleet.directory, `accepted-${eventTypes[0]}-${load.loop}-${Date.now()}`);
+  const connections =
+    batch === undefined ? options.connections : Math.min(options.connections, connectionsFor(batch));
   const generator = startGenerator({
     acceptedFile,
     plan: {
       apis: fleet.apis,
       key: fleet.key,
-      connections: options.connections,
+      connections,
       load,
       eventTypes,
       payloadBytes: options.payloadBytes,
       keyed: options.keyed,
+      batch,
       measureFromSeconds,
       requestTimeoutMs: REQUEST_TIMEOUT_MS,
     },
   });
   teardown.add(() => generator.stop());
   return { ...generator, acceptedFile };
+}
+
+/** So many that the events on their way stay well under what an API lets wait. */
+const MAX_EVENTS_OPEN = 4_096;
+
+/** How many connections post batches of a size at the same time, at most. */
+export function connectionsFor(batch: number): number {
+  return Math.max(2, Math.floor(MAX_EVENTS_OPEN / batch));
 }
 
 /** Waits for a generator, with a line each second; throws when a process of the fleet ends meanwhile. */

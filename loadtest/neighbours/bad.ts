@@ -75,7 +75,7 @@ export async function createBad(
       if (plan.heldKey) heldKey = await holdKey(fleet);
       if (plan.feedRate === 0) return;
       const load = { loop: 'open', rate: plan.feedRate, seconds: FED_FOR_SECONDS, rampSeconds: 0 } as const;
-      feed = startSending(run, load, 0, eventTypes);
+      feed = startSending(run, load, 0, { eventTypes });
     },
     delivered: async () =>
       listening && plan.paths.length > 0 ? (await receiverSummary(receiver)).delivered : 0,
@@ -133,7 +133,7 @@ async function pileUp(
   if (plan.backlog === 0) return null;
   const startMs = Date.now();
   const load = { loop: 'closed', events: plan.backlog, seconds: FED_FOR_SECONDS } as const;
-  const sending = startSending(run, load, 0, eventTypes);
+  const sending = startSending(run, load, 0, { eventTypes });
   const { accepted } = await sendingDone(run, sending);
   sending.stop();
   const acceptedMs = Date.now();

@@ -116,7 +116,7 @@ async function measure(context: HalfContext, run: PrivateRun, side: { bad: Bad }
     seconds: 3_600,
     rampSeconds: options.rampSeconds,
   } as const;
-  const healthy = startSending(run, load, 0, eventTypes);
+  const healthy = startSending(run, load, 0, { eventTypes });
   const passing = (seconds: number) => whileTelling(run, healthy.progress, sleep(seconds * 1000));
   await passing(options.warmupSeconds);
   const backlog = (await side?.bad.pileUp(healthy)) ?? null;
