@@ -146,14 +146,31 @@ function refusalOf(codes: readonly ProblemCode[]): ResponseConfig {
 export function problemsOf(route: Route): ProblemCode[] {
   if (route.access === 'open') return ['invalid_request', ...(route.problems ?? [])];
   const takesBody = route.method !== 'get';
-  return [
+  const codes: readonly ProblemCode[] = [
     'invalid_request',
     'unauthorized',
     'forbidden',
     'tenant_not_found',
     'rate_limited',
     ...(takesBody ? (['request_timeout', 'payload_too_large', 'unsupported_media_type'] as const) : []),
-    ...(route.problems ?? []).filter((code) => code !== 'tenant_not_found'),
+    ...(route.problems ?? []),
+    ...outOfReach(route),
     'database_unavailable',
   ];
+  return [...new Set(codes)];
+}
+
+/** What a portal token for some endpoints is answered about another's. */
+function outOfReach({ reach }: Route): ProblemCode[] {
+  switch (reach) {
+    case 'endpoint':
+    case 'filter':
+      return ['endpoint_not_found'];
+    case 'delivery':
+      return ['delivery_not_found'];
+    case 'event':
+      return ['event_not_found'];
+    default:
+      return [];
+  }
 }
