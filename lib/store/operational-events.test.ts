@@ -329,7 +329,7 @@ describe('a delivery that died', () => {
     await bury([id]);
     await replayDeliveries(pool, [id]);
     await bury([id]);
-    expect((await told()).map(({ body }) => body.data['count'])).toEqual([1, 1]);
+    expect((await told()).map(({ body }) => body.data.count)).toEqual([1, 1]);
   });
 
   it('is no news when it was cancelled', async () => {
@@ -357,7 +357,7 @@ describe('a delivery that died', () => {
     const again = await replayDeliveries(pool, [rows[0]!.id]);
     await bury([...again.replayed, ordinary]);
     const [event, ...others] = await told();
-    expect([event?.body.data['count'], others]).toEqual([1, []]);
+    expect([event?.body.data.count, others]).toEqual([1, []]);
   });
 
   it('shares one event with all that died in the same statement, which names 100 and counts them all', async () => {
@@ -371,14 +371,14 @@ describe('a delivery that died', () => {
     const quiet = await givenOwed(pool, 2, { endpointId: unheard, event: { tenantId: deaf } });
     await bury([...ids, ...others, ...quiet]);
     const events = await told();
-    expect(events.map(({ tenantId, body }) => [tenantId, body.data['count'], body.data['reasons']])).toEqual(
+    expect(events.map(({ tenantId, body }) => [tenantId, body.data.count, body.data.reasons])).toEqual(
       expect.arrayContaining([
         [DEFAULT_TENANT_ID, 120, { permanent_failure: 120 }],
         [tenant, 3, { permanent_failure: 3 }],
       ]),
     );
     expect(events).toHaveLength(2);
-    const many = events.find((event) => event.tenantId === DEFAULT_TENANT_ID)?.body.data['deliveries'];
+    const many = events.find((event) => event.tenantId === DEFAULT_TENANT_ID)?.body.data.deliveries;
     expect((many as { delivery_id: string }[]).map((one) => one.delivery_id)).toEqual(
       [...ids].sort().slice(0, 100),
     );
