@@ -21,7 +21,15 @@ import { DEFAULT_TENANT_ID } from '../domain/limits.ts';
 import { claimByIds, claimDue, readPayload } from './claims.ts';
 import { defer } from './defer.ts';
 import { cancelStep, finishJob, listJobs, pickRetimable, retime } from './endpoint-jobs.ts';
-import { acceptEvents, acceptKeyedEvents, deleteExpiredKeys, firstAnswersOf, unannounce } from './ingest.ts';
+import { fanOutStep, nextFanOut } from './fan-outs.ts';
+import {
+  acceptEvents,
+  acceptKeyedEvents,
+  deleteExpiredKeys,
+  firstAnswersOf,
+  type KeyedOutcome,
+  unannounce,
+} from './ingest.ts';
 import { createPool } from './pool.ts';
 import { reannounceLost } from './reannounce.ts';
 import { replayDeliveries } from './replay.ts';
@@ -95,6 +103,7 @@ async function runEverything(
         { endpointId: randomUUID(), slotVersion: 1, slotEveryMs: 1 },
       ]);
       await runJobs(general.pool, leader, endpointId);
+      await runFanOut(general.pool, leader, first[0]!);
       await finish(
         hot.pool,
         claims.slice(half).map((claim, n) => (n % 2 ? success(claim) : death(claim))),
@@ -136,6 +145,20 @@ async function runJobs(general: pg.Pool, leader: pg.PoolClient, endpointId: stri
     if (job.kind === 'cancel') await cancelStep(leader, job, BATCH);
     expect(await finishJob(leader, job)).toBe(true);
   }
+}
+
+async function runFanOut(general: pg.Pool, leader: pg.PoolClient, accepted: KeyedOutcome): Promise<void> {
+  if (accepted.kind !== 'accepted') throw new Error(accepted.kind);
+  await general.query(
+    `insert into relay.fan_outs (event_id, tenant_id, endpoint_ids, next_tail)
+     select $1, gen_random_uuid(), array(select gen_random_uuid() from generate_series(1, 200)), 101`,
+    [accepted.eventId],
+  );
+  expect(await nextFanOut(leader, null)).toBe(accepted.eventId);
+  expect(await fanOutStep(leader, accepted.eventId, BATCH)).toEqual({ written: BATCH, ended: false });
+  expect(await fanOutStep(leader, accepted.eventId, BATCH)).toEqual({ written: 36, ended: true });
+  // What a poll may find is bounded by the batches of the others.
+  await general.query(`delete from relay.queue where event_id = $1 and lane = 1`, [accepted.eventId]);
 }
 
 const GROWING = new Set([
@@ -193,29 +216,62 @@ describe('on young tables that nobody has analysed', () => {
       expect(plans.flatMap(faultsOf)).toEqual([]);
     });
   });
+});
 
-  it('fan-out reads the subscriptions of its types, not those of 10,000 endpoints', async () => {
+describe.each([
+  ['young', ''],
+  ['analysed', 'analyze relay.subscriptions; analyze relay.endpoints'],
+])('among 10,000 endpoints of one tenant, in %s tables', (_, prepare) => {
+  async function givenSubscribers(pool: pg.Pool): Promise<void> {
+    await pool.query(
+      `insert into relay.endpoints (tenant_id, url, secret)
+       select $1, 'https://sink.example.test', '\\x00' from generate_series(1, 10000)`,
+      [DEFAULT_TENANT_ID],
+    );
+    await pool.query(
+      `insert into relay.subscriptions (tenant_id, pattern, endpoint_id)
+       select tenant_id, 'type.' || (row_number() over () - 1) / 3, id from relay.endpoints`,
+    );
+    await pool.query(prepare);
+  }
+
+  const subscriptions = (plans: readonly RanPlan[]) =>
+    plans.flatMap(({ scans }) => scans).filter(({ table }) => table === 'subscriptions');
+
+  it('the fan-out of an event that matches three reads three', async () => {
     await withExplained(async ({ ingest: { pool, plans } }) => {
-      await pool.query(
-        `insert into relay.endpoints (tenant_id, url, secret)
-         select $1, 'https://sink.example.test', '\\x00' from generate_series(1, 10000)`,
-        [DEFAULT_TENANT_ID],
-      );
-      await pool.query(
-        `insert into relay.subscriptions (tenant_id, pattern, endpoint_id)
-         select tenant_id, 'type.' || row_number() over (), id from relay.endpoints`,
-      );
+      await givenSubscribers(pool);
       plans.length = 0;
       const client = await pool.connect();
       for (let run = 0; run < RUNS; run += 1) {
         const events = Array.from({ length: BATCH }, (_, n) => newEvent({ type: `type.${n + 1}` }));
-        expect((await acceptEvents(client, events, { announced: true })).flatMap(acceptedIds).length).toBe(
-          BATCH,
-        );
+        const accepted = (await acceptEvents(client, events, { announced: true })).flatMap(acceptedIds);
+        expect(accepted.length).toBe(3 * BATCH);
       }
       client.release();
       expect(plans.flatMap(faultsOf)).toEqual([]);
-      expect(Math.max(...plans.map(({ buffers }) => buffers))).toBeLessThan(40 * BATCH);
+      expect(subscriptions(plans).length).toBe(RUNS);
+      for (const { rowsRemoved } of subscriptions(plans)) expect(rowsRemoved).toBe(0);
+      expect(Math.max(...plans.map(({ buffers }) => buffers))).toBeLessThan(60 * BATCH);
+    });
+  });
+
+  it('the same for one that a producer enqueues, whatever the settings of its connection', async () => {
+    await withExplained(async ({ general: { pool, plans } }) => {
+      await givenSubscribers(pool);
+      await pool.query('set auto_explain.log_nested_statements = on');
+      for (const setting of ['', 'set enable_indexscan = off; set enable_indexonlyscan = off']) {
+        await pool.query(setting);
+        plans.length = 0;
+        for (let run = 0; run < RUNS; run += 1)
+          await pool.query(`select relay.enqueue('type.${run}', '{}', gen_random_uuid()::text)`);
+        const inner = plans.filter(({ query }) => !query.startsWith('select relay.enqueue('));
+        expect(inner.length).toBeGreaterThanOrEqual(8 * RUNS);
+        expect(inner.flatMap(faultsOf)).toEqual([]);
+        const matching = inner.filter((plan) => subscriptions([plan]).length > 0);
+        expect(matching.length).toBe(RUNS);
+        for (const { buffers } of matching) expect(buffers).toBeLessThan(20);
+      }
     });
   });
 });

@@ -1,9 +1,11 @@
 import { randomUUID } from 'node:crypto';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { fanOutStep } from '../../lib/store/fan-outs.ts';
 import { createPool } from '../../lib/store/pool.ts';
 import { startTestApi, type TestApi } from '../testing/api.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/database.ts';
+import { eventually } from '../testing/eventually.ts';
 
 let database: TestDatabase;
 let api: TestApi;
@@ -171,6 +173,11 @@ describe('headers of a posted event', () => {
     ['relay-tenant-id', 'no uuid', 'not-a-uuid'],
     ['content-type', 'too long', 'x'.repeat(256)],
     ['content-type', 'not ASCII', 'text/\u00e9'],
+    ['relay-deliver-at', 'no moment', 'tomorrow'],
+    ['relay-deliver-at', 'without a zone', '2026-12-01T12:00:00'],
+    ['relay-deliver-at', 'over a year ahead', new Date(Date.now() + 367 * 86_400_000).toISOString()],
+    ['relay-expires-at', 'no moment', ''],
+    ['relay-expires-at', 'in the past', new Date(Date.now() - 60_000).toISOString()],
   ])('%s %s is a 400 that names it', async (name, _, value) => {
     const answer = await post('{"type":"x"}', { [name]: value });
     expect(answer.status).toBe(400);
@@ -185,6 +192,100 @@ describe('headers of a posted event', () => {
   it('take no query parameters', async () => {
     const answer = await api.call('POST', '/v1/events?type=x', { raw: '{"type":"x"}' });
     expect([answer.status, answer.json.errors[0].field]).toEqual([400, 'query']);
+  });
+});
+
+describe('the times of a posted event', () => {
+  const at = (ms: number) => new Date(Date.now() + ms).toISOString();
+  const timed = (headers: Record<string, string>) => post('{}', { 'relay-event-type': 'timed', ...headers });
+
+  async function queued(eventId: string): Promise<{ due_in: number; expires_at: Date | null }> {
+    const { rows } = await pool.query(
+      `select date_part('epoch', due_at - now()) * 1000 as due_in, expires_at from relay.queue where event_id = $1`,
+      [eventId],
+    );
+    return rows[0];
+  }
+
+  it('put it off and give it an end, which the event, its deliveries and their explanation show', async () => {
+    await givenEndpoint({ event_types: ['timed'] });
+    const [deliverAt, expiresAt] = [at(600_000), at(1_200_000)];
+    const answer = await timed({ 'relay-deliver-at': deliverAt, 'relay-expires-at': expiresAt });
+    expect(answer.status).toBe(202);
+    const event = (await api.call('GET', `/v1/events/${answer.json.event_id}`)).json.event;
+    expect([event.deliver_at, event.expires_at]).toEqual([deliverAt, expiresAt]);
+    const [deliveryId] = answer.json.delivery_ids;
+    const { json: explained } = await api.call('GET', `/v1/deliveries/${deliveryId}/explain`);
+    expect(explained.gate.reason).toBe('scheduled');
+    expect(explained.next_attempt_at).toBe(deliverAt);
+    expect(explained.queue.expires_at).toBe(expiresAt);
+  });
+
+  it('are read with any offset; a moment that has passed means at once', async () => {
+    const { json } = await timed({ 'relay-deliver-at': '2020-02-29T23:00:00.5+05:30' });
+    expect((await queued(json.event_id)).due_in).toBeLessThanOrEqual(0);
+    const event = (await api.call('GET', `/v1/events/${json.event_id}`)).json.event;
+    expect(event.deliver_at).toBe('2020-02-29T17:30:00.500Z');
+  });
+
+  it('must leave a moment between them', async () => {
+    const answer = await timed({ 'relay-deliver-at': at(60_000), 'relay-expires-at': at(59_000) });
+    expect([answer.status, answer.json.errors[0].field]).toEqual([400, 'relay-expires-at']);
+  });
+
+  it('are part of a request under an idempotency key', async () => {
+    const expires = at(600_000);
+    const key = { 'idempotency-key': randomUUID() };
+    const first = await timed({ ...key, 'relay-expires-at': expires });
+    const again = await timed({ ...key, 'relay-expires-at': expires });
+    expect(again.text).toBe(first.text);
+    for (const headers of [{}, { 'relay-expires-at': at(900_000) }, { 'relay-deliver-at': expires }]) {
+      const other = await timed({ ...key, ...headers });
+      expect([other.status, other.json.code]).toEqual([409, 'idempotency_conflict']);
+    }
+  });
+
+  it('that have come to their end do not keep a repeated request from its answer', async () => {
+    const headers = { 'idempotency-key': randomUUID(), 'relay-expires-at': at(1_500) };
+    const first = await timed(headers);
+    expect(first.status).toBe(202);
+    await eventually(async () => {
+      const late = await timed({ 'relay-expires-at': headers['relay-expires-at'] });
+      expect(late.status).toBe(400);
+    });
+    expect((await timed(headers)).text).toBe(first.text);
+  });
+});
+
+describe('an event that matches very many endpoints', () => {
+  it('is answered with its first deliveries and the number of all, with the same bytes each time', async () => {
+    const tenant = (await api.call('POST', '/v1/tenants', { body: { name: 'wide' } })).json.id;
+    await pool.query(
+      `with made as (
+         insert into relay.endpoints (tenant_id, url, secret)
+         select $1, 'https://sink.example.com/in', '\\x00' from generate_series(1, 1003) returning id
+       )
+       insert into relay.subscriptions (tenant_id, pattern, endpoint_id) select $1, '*', id from made`,
+      [tenant],
+    );
+    const headers = {
+      'relay-tenant-id': tenant,
+      'relay-event-type': 'wide',
+      'idempotency-key': randomUUID(),
+    };
+    const first = await post('{}', headers);
+    expect(first.status).toBe(202);
+    expect(first.json.delivery_ids).toHaveLength(1_000);
+    expect(first.json.fan_out).toEqual({ state: 'continues', matched: 1_003 });
+    const client = await pool.connect();
+    while (await fanOutStep(client, first.json.event_id, 2));
+    client.release();
+    const again = await post('{}', headers);
+    expect(again.text).toBe(first.text);
+    const { rows } = await pool.query('select count(*)::int as n from relay.deliveries where event_id = $1', [
+      first.json.event_id,
+    ]);
+    expect(rows[0].n).toBe(1_003);
   });
 });
 
