@@ -224,6 +224,28 @@ describe('the key pair of an endpoint', () => {
     expect((await key('DELETE', id)).status).toBe(204);
   });
 
+  it('of an endpoint that hears of all tenants is for admins alone', async () => {
+    const { json: tenant } = await api.call('POST', '/v1/tenants', { body: { name: 'a tenant' } });
+    const { json: made } = await api.call('POST', '/v1/keys', {
+      body: { scopes: ['manage'], tenant_id: tenant.id },
+    });
+    const { json: endpoint } = await api.call('POST', '/v1/endpoints', {
+      headers: { 'relay-tenant-id': tenant.id },
+      body: {
+        url: 'https://sink.example.com/in',
+        signing_scheme: 'standard',
+        operational_events: ['~*'],
+        operational_scope: 'all_tenants',
+      },
+    });
+    const path = `/v1/endpoints/${endpoint.id}/signing-key`;
+    for (const method of ['POST', 'DELETE']) {
+      expect((await api.call(method, path, { key: made.key })).status).toBe(403);
+      const byAdmin = await api.call(method, path, { headers: { 'relay-tenant-id': tenant.id } });
+      expect(byAdmin.status).toBe(method === 'POST' ? 200 : 204);
+    }
+  });
+
   it('is nothing of an endpoint that does not exist, or is deleted', async () => {
     const { id } = await givenEndpoint({ signing_scheme: 'standard' });
     await key('POST', id);

@@ -1,11 +1,14 @@
 import { randomBytes } from 'node:crypto';
 import { newKeyPair } from '../../../lib/domain/key-pair.ts';
 import { removeKeyPair, replaceKeyPair } from '../../../lib/store/endpoint-key-pair.ts';
+import { findEndpoint } from '../../../lib/store/endpoints.ts';
 import { Problem } from '../http/problem.ts';
 import { defineRoute, type Reply } from '../http/route.ts';
 import { absent, type IdCall, ofOne, refOf, shownEndpoint, theEndpoint } from './endpoint-answers.ts';
+import { requireOperationalScope } from './operational-settings.ts';
 
 async function replace(call: IdCall): Promise<Reply> {
+  await requireScope(call);
   const { db, config } = call.context;
   const result = await replaceKeyPair(db, refOf(call), newKeyPair(randomBytes(32)), {
     keys: config.secretKeys,
@@ -25,8 +28,16 @@ async function replace(call: IdCall): Promise<Reply> {
 }
 
 async function remove(call: IdCall): Promise<Reply> {
+  await requireScope(call);
   if (!(await removeKeyPair(call.context.db, refOf(call)))) throw absent();
   return { status: 204 };
+}
+
+/** Who may not change an endpoint that hears of all tenants may not change by what its messages are trusted either. */
+async function requireScope(call: IdCall): Promise<void> {
+  const endpoint = await findEndpoint(call.context.db, refOf(call));
+  if (!endpoint) throw absent();
+  requireOperationalScope(endpoint.operationalScope, call.principal);
 }
 
 export const endpointKeyPairRoutes = [
