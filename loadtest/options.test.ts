@@ -59,7 +59,7 @@ describe('the command line', () => {
         scenarios: ['dead', 'hang', 'trickle', 'flood', 'flap', 'slow50', 'held-key'],
         pairs: 5,
         backlog: null,
-        bad: { ratePerSecond: 10, burst: 20, maxInFlight: 8 },
+        bad: { ratePerSecond: 10, burst: 20, maxInFlight: 8, batch: 100 },
       },
     });
     expect(parseOptions(['sustained'])?.neighbours).toBeNull();

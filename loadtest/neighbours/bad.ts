@@ -74,8 +74,10 @@ export async function createBad(
       if (plan.flipEverySeconds !== null) flipping = flip(receiver, plan.flipEverySeconds * 1000);
       if (plan.heldKey) heldKey = await holdKey(fleet);
       if (plan.feedRate === 0) return;
-      const load = { loop: 'open', rate: plan.feedRate, seconds: FED_FOR_SECONDS, rampSeconds: 0 } as const;
-      feed = startSending(run, load, 0, { eventTypes });
+      const { feedBatch } = plan;
+      const rate = plan.feedRate / feedBatch;
+      const load = { loop: 'open', rate, seconds: FED_FOR_SECONDS, rampSeconds: 0 } as const;
+      feed = startSending(run, load, 0, { eventTypes, batch: feedBatch > 1 ? feedBatch : undefined });
     },
     delivered: async () =>
       listening && plan.paths.length > 0 ? (await receiverSummary(receiver)).delivered : 0,

@@ -5,7 +5,7 @@ import type { BadFigures, Half } from './half.ts';
 import { judge, type Pair } from './judge.ts';
 import { planOf } from './plans.ts';
 
-const bad = { ratePerSecond: 10, burst: 20, maxInFlight: 8 };
+const bad = { ratePerSecond: 10, burst: 20, maxInFlight: 8, batch: 100 };
 const dead = planOf('dead', { backlog: null, bad });
 
 const verdict = (missing: number): Verdict => ({

@@ -11,6 +11,7 @@ export const NEIGHBOURS_USAGE = `Neighbours (private fleets only; --seconds is t
                        slow50 5000, flap 2000)
   --bad-rate N  --bad-burst N  --bad-cap N
                        rate, burst and max_in_flight of each bad endpoint (10, 20, 8)
+  --bad-batch N        events in each post of the flood (100)
   --recovery N         seconds to wait for a bad endpoint that came back to get its own rate; 0: do not look (120)
   --first-pass N       seconds in which each delivery of the backlog must have been looked at once (300)
   --restart-postgres-at N  --change-leader-at N
@@ -23,7 +24,7 @@ export interface NeighbourOptions {
   /** Null: the scenario's own. */
   backlog: number | null;
   /** Of each bad endpoint. */
-  bad: { ratePerSecond: number; burst: number; maxInFlight: number };
+  bad: { ratePerSecond: number; burst: number; maxInFlight: number; batch: number };
   recoverySeconds: number;
   firstPassSeconds: number;
   restartPostgresAtSeconds: number | null;
@@ -39,6 +40,7 @@ export const NEIGHBOUR_ARGUMENTS = {
   'bad-rate': { type: 'string' },
   'bad-burst': { type: 'string' },
   'bad-cap': { type: 'string' },
+  'bad-batch': { type: 'string' },
   recovery: { type: 'string' },
   'first-pass': { type: 'string' },
   'restart-postgres-at': { type: 'string' },
@@ -64,6 +66,7 @@ export function neighbourOptions(values: Values, seconds: number): NeighbourOpti
       ratePerSecond: positive('bad-rate', text('bad-rate', '10')),
       burst: whole('bad-burst', text('bad-burst', '20'), 1),
       maxInFlight: whole('bad-cap', text('bad-cap', '8'), 1),
+      batch: whole('bad-batch', text('bad-batch', '100'), 1),
     },
     recoverySeconds: whole('recovery', text('recovery', '120'), 0),
     firstPassSeconds: whole('first-pass', text('first-pass', '300'), 1),

@@ -12,6 +12,8 @@ export interface Plan {
   backlog: number;
   /** Events a second posted for the bad endpoints during the measured part, all together. */
   feedRate: number;
+  /** How many of them each post carries: a flood by single posts measures what a request costs, not what the flooded endpoint does. */
+  feedBatch: number;
   /** Seconds between the end of the first pass and the measured part, with the feed running. */
   settleSeconds: number;
   /** Switches the toggle this often; null: it stays off. */
@@ -30,6 +32,7 @@ const NOTHING: Omit<Plan, 'scenario' | 'title'> = {
   listens: true,
   backlog: 0,
   feedRate: 0,
+  feedBatch: 1,
   settleSeconds: 2,
   flipEverySeconds: null,
   recovers: false,
@@ -70,6 +73,7 @@ export function planOf(scenario: Scenario, options: Pick<NeighbourOptions, 'back
       title: 'one endpoint that is sent a hundred times its rate',
       paths: ['/sink'],
       feedRate: Math.ceil(100 * ratePerSecond),
+      feedBatch: options.bad.batch,
       settleSeconds: 5,
     },
     flap: {
