@@ -51,7 +51,7 @@ describe('the command line', () => {
 
   it('has defaults of its own for neighbours', () => {
     expect(parseOptions(['neighbours'])).toMatchObject({
-      rate: 400,
+      rate: 100,
       seconds: 20,
       endpoints: 20,
       target: { dispatchers: 2, reconcilers: 1 },
