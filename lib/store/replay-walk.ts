@@ -44,7 +44,7 @@ const FIRST_ID = '00000000-0000-0000-0000-000000000000';
 
 export function startOfWalk({ status, from }: ReplayFilter): WalkPlace {
   return status === 'dead'
-    ? { at: from?.toISOString() ?? '-infinity', id: FIRST_ID }
+    ? { at: from && from.getTime() > 0 ? from.toISOString() : '-infinity', id: FIRST_ID }
     : { at: null, id: from ? firstIdAt(from) : FIRST_ID };
 }
 

@@ -14,6 +14,7 @@ import { healthRoutes } from './routes/health.ts';
 import { keyRoutes } from './routes/keys.ts';
 import { portalRoutes } from './routes/portal.ts';
 import { postBatchRoute, postMessageRoute } from './routes/posting.ts';
+import { replayRoutes } from './routes/replays.ts';
 import { statsRoutes } from './routes/stats.ts';
 import { steeringRoutes } from './routes/steering.ts';
 import { tenantRoutes } from './routes/tenants.ts';
@@ -28,6 +29,7 @@ export const routes: readonly Route[] = [
   ...steeringRoutes,
   ...explainRoutes,
   ...deadLetterRoutes,
+  ...replayRoutes,
   ...endpointRoutes,
   ...endpointKeyPairRoutes,
   ...endpointSwitchRoutes,

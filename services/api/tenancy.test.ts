@@ -80,7 +80,7 @@ const NAMED: Record<string, [kind: keyof Belongings, body?: (id: string) => unkn
   'listDeadLetters query:endpoint_id': ['endpoints'],
   'replayDeadLetters query:endpoint_id': ['endpoints'],
   'replayDeadLetters body:endpoint_id': ['endpoints', (id) => ({ endpoint_id: id })],
-  'createReplay body:endpoint_id': ['endpoints', (id) => ({ status: 'dead', endpoint_id: id })],
+  'createReplay body:filter.endpoint_id': ['endpoints', (id) => ({ filter: { endpoint_id: id } })],
   'createKey body:tenant_id': ['tenants', (id) => ({ scopes: ['read'], tenant_id: id })],
   'createPortalToken body:endpoint_ids[]': ['endpoints', (id) => ({ endpoint_ids: [id] })],
   'listAudit query:resource_id': ['endpoints'],

@@ -68,8 +68,7 @@ const BODIES: Record<string, (ids: Belongings) => unknown> = {
   changeKey: () => ({ name: 'changed' }),
   createEndpoint: () => ({ url: 'https://sink.example.com/in', secret: 'brought-along-secret' }),
   changeEndpoint: () => ({ description: 'changed' }),
-  createReplay: () => ({ status: 'dead' }),
-  changeReplay: () => ({ rate_per_second: 2 }),
+  createReplay: () => ({ filter: {} }),
   postBatch: () => [{ type: 'order.paid', payload: { a: 1 } }],
   postMessage: ({ endpoints }) => ({
     kind: 'webhook',
