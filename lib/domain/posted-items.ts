@@ -86,7 +86,8 @@ const CUT_SHORT = 'is not JSON: it ends too soon';
 function judge(place: Place): PostedItem {
   const fault =
     place.fields === null ? 'must be a JSON object' : place.crowded ? 'has too many fields' : null;
-  return { ...place, fault };
+  const { start, end, fields, crowded } = place;
+  return { start, end, fields, crowded, fault };
 }
 
 /** The byte order mark, which some programs put before what they write. */

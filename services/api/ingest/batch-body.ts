@@ -11,7 +11,8 @@ import { invalid, Problem, tryAgain } from '../http/problem.ts';
 
 /** What bodies of batches may hold in this process at one time: 64 MiB. */
 const MAX_HELD_BYTES = 67_108_864;
-const FIRST_BYTES = 65_536;
+/** What a body is given at first: what it says that it needs, as long as that is little. */
+const FIRST_BYTES = { least: 65_536, most: 524_288 };
 
 /** A batch as it came, cut into its items. */
 export interface Batch {
@@ -34,7 +35,8 @@ export class BatchBodies {
   ): Promise<T | 'aborted'> {
     const reader = readerFor(request);
     if (this.#held >= MAX_HELD_BYTES) throw full();
-    const body = new GrowingBody((bytes) => this.#hold(bytes));
+    const declared = Number(request.headers['content-length'] ?? 0);
+    const body = new GrowingBody(declared, (bytes) => this.#hold(bytes));
     try {
       const batch = await takeBody(request, response, {
         maxBytes: MAX_POSTED_BYTES,
@@ -93,10 +95,12 @@ function readerFor({ headers }: IncomingMessage): ItemReader {
 class GrowingBody {
   bytes = Buffer.alloc(0);
   length = 0;
+  readonly #first: number;
   readonly #hold: (bytes: number) => void;
 
   /** @param hold is told by how much it grows, and may throw */
-  constructor(hold: (bytes: number) => void) {
+  constructor(declared: number, hold: (bytes: number) => void) {
+    this.#first = declared > 0 ? Math.min(declared, FIRST_BYTES.most) : FIRST_BYTES.least;
     this.#hold = hold;
   }
 
@@ -108,7 +112,7 @@ class GrowingBody {
   }
 
   #grow(needed: number): void {
-    const size = Math.max(FIRST_BYTES, needed, Math.min(2 * this.bytes.length, MAX_POSTED_BYTES));
+    const size = Math.max(this.#first, needed, Math.min(2 * this.bytes.length, MAX_POSTED_BYTES));
     this.#hold(size - this.bytes.length);
     const grown = Buffer.allocUnsafe(size);
     this.bytes.copy(grown, 0, 0, this.length);

@@ -17,6 +17,7 @@ const PARSED = [
   ],
   ...['idempotencyKey', 'endpointId', 'event', 'to', 'subject', 'html', 'text', 'headers'],
 ];
+/** Every name that some item has. */
 const KNOWN: ReadonlyMap<string, 'raw' | 'parsed'> = new Map([
   ...RAW.map((name) => [name, 'raw'] as const),
   ...PARSED.map((name) => [name, 'parsed'] as const),
@@ -24,19 +25,22 @@ const KNOWN: ReadonlyMap<string, 'raw' | 'parsed'> = new Map([
 
 /**
  * The fields of an item that was posted, to be parsed by a schema: what is passed on as it came stands there as its bytes, everything else as
- * its value. What no schema knows is not looked at: it is there to be refused. Throws a 400 Problem.
+ * its value. Throws a 400 Problem, also for a name that no item has.
  */
 export function fieldsOf(bytes: Buffer, item: PostedItem): Record<string, unknown> {
   if (item.fault !== null) throw invalid('item', item.fault);
   if (!isUtf8(bytes.subarray(item.start, item.end))) throw invalid('item', 'must be in UTF-8');
   const offsets = item.fields ?? [];
-  // Without a prototype, so that no name means anything.
-  const fields: Record<string, unknown> = Object.create(null);
+  const fields: Record<string, unknown> = {};
   for (let at = 0; at < offsets.length; at += 4) {
     const name = nameAt(bytes, offsets[at]!, offsets[at + 1]!);
+    const how = KNOWN.get(name);
+    if (how === undefined) throw invalid(name.slice(0, 100), 'there is no such field');
     // Programs differ in which of the two they would take.
-    if (name in fields) throw invalid(name.slice(0, 100), 'stands twice');
-    fields[name] = valueAt(name, bytes, offsets[at + 2]!, offsets[at + 3]!);
+    if (Object.hasOwn(fields, name)) throw invalid(name, 'stands twice');
+    const [start, end] = [offsets[at + 2]!, offsets[at + 3]!];
+    fields[name] =
+      how === 'raw' ? bytes.subarray(start, end) : JSON.parse(bytes.toString('utf8', start, end));
   }
   return fields;
 }
@@ -44,10 +48,4 @@ export function fieldsOf(bytes: Buffer, item: PostedItem): Record<string, unknow
 function nameAt(bytes: Buffer, start: number, end: number): string {
   const plain = bytes.toString('latin1', start + 1, end - 1);
   return KNOWN.has(plain) ? plain : (JSON.parse(bytes.toString('utf8', start, end)) as string);
-}
-
-function valueAt(name: string, bytes: Buffer, start: number, end: number): unknown {
-  const how = KNOWN.get(name);
-  if (how === 'raw') return bytes.subarray(start, end);
-  return how === 'parsed' ? JSON.parse(bytes.toString('utf8', start, end)) : null;
 }
