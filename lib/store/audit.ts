@@ -133,9 +133,7 @@ function scope(tenantId: string | null, filter: AuditFilter): RawBuilder<unknown
 
 /** A page that no filter can empty needs no boundary: it is found within its own limit. */
 function isNarrowed(filter: AuditFilter): RawBuilder<unknown> {
-  return filter.action !== undefined || filter.actor !== undefined || filter.resourceId !== undefined
-    ? sql`true`
-    : sql`false`;
+  return filter.action !== undefined || filter.actor !== undefined ? sql`true` : sql`false`;
 }
 
 function narrowed(filter: AuditFilter): RawBuilder<unknown> {

@@ -6,6 +6,7 @@ import { moment, pageLimit, text, uuid } from '../http/fields.ts';
 import { type ListName, listCursor, openPlace, sealPlace } from '../http/list-cursor.ts';
 import { Problem } from '../http/problem.ts';
 import { defineRoute } from '../http/route.ts';
+import { search } from '../http/search.ts';
 import { AuditEntryShape, pageOf } from './shapes.ts';
 
 const ACTOR_RULE = 'must be the id of a key or of a portal token, or admin';
@@ -59,6 +60,7 @@ export const auditRoutes = [
         'Of the tenant that the request acts for; with `all=true`, for an admin, of every tenant and of what belongs to none. With `action` or `actor`, a page looks through 10,000 entries at most: it may be short, or empty, while `next_cursor` says that there is more.',
       query: Query,
       answers: [{ status: 200, description: 'A page of the log', schema: pageOf(AuditEntryShape) }],
+      problems: ['search_timeout'],
     },
     async ({ context, principal, tenantId, query }) => {
       const { limit, cursor, ...given } = query;
@@ -67,11 +69,8 @@ export const auditRoutes = [
         throw new Problem('forbidden', 'only an admin key may see the log of every tenant');
       }
       const name: ListName = { list: 'audit', tenantId, ...given };
-      const { entries, next } = await listAudit(context.searchDb, all ? null : tenantId, {
-        filter: filterOf(given),
-        before: parseMomentPlace(openPlace(cursor, name)),
-        limit,
-      });
+      const options = { filter: filterOf(given), before: parseMomentPlace(openPlace(cursor, name)), limit };
+      const { entries, next } = await search(context, (db) => listAudit(db, all ? null : tenantId, options));
       const json = {
         count: entries.length,
         items: entries.map(shown),
