@@ -234,7 +234,7 @@ describe('the key pair of an endpoint', () => {
       body: {
         url: 'https://sink.example.com/in',
         signing_scheme: 'standard',
-        operational_events: ['~*'],
+        operational_events: ['*'],
         operational_scope: 'all_tenants',
       },
     });
