@@ -1,21 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { projectRoot } from '../../lib/local/home.ts';
 import { createPool } from '../../lib/store/pool.ts';
 import { startTestApi, type TestApi } from '../testing/api.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/database.ts';
-
-interface Fixture {
-  name: string;
-  message: { kind: string } & Record<string, unknown>;
-  event: { type: string; contentType: string; payload: string };
-}
-const fixtures: Fixture[] = JSON.parse(
-  readFileSync(join(projectRoot(), 'lib/domain/fixtures/messages.json'), 'utf8'),
-);
+import { messageFixtures } from '../testing/message-fixtures.ts';
 
 let database: TestDatabase;
 let api: TestApi;
@@ -36,23 +25,18 @@ afterAll(async () => {
 async function givenTenant(emailEndpoints = 0) {
   const tenant: string = (await api.call('POST', '/v1/tenants', { body: { name: 'a tenant' } })).json.id;
   const headers = { 'relay-tenant-id': tenant };
-  const endpoint = async () =>
-    (
-      await api.call('POST', '/v1/endpoints', {
-        body: { url: 'https://sink.example.com/in', event_types: ['nothing'] },
-        headers,
-      })
-    ).json.id as string;
-  const web = await endpoint();
+  const endpoint = async (settings: object): Promise<string> => {
+    const made = await api.call('POST', '/v1/endpoints', {
+      body: { event_types: ['nothing'], ...settings },
+      headers,
+    });
+    expect(made.status).toBe(201);
+    return made.json.id;
+  };
+  const web = await endpoint({ url: 'https://sink.example.com/in' });
   const email: string[] = [];
-  for (let n = 0; n < emailEndpoints; n += 1) {
-    const id = await endpoint();
-    await pool.query(
-      `update relay.endpoints set transport = 'email', url = 'mailto:ada@example.com' where id = $1`,
-      [id],
-    );
-    email.push(id);
-  }
+  for (let n = 0; n < emailEndpoints; n += 1)
+    email.push(await endpoint({ transport: 'email', url: `mailto:n${n}@example.com` }));
   return {
     tenant,
     web,
@@ -96,7 +80,7 @@ const email = (changes: object = {}) => ({
 });
 
 describe('a finished message', () => {
-  it.each(fixtures.map((fixture) => [fixture.name, fixture] as const))(
+  it.each(messageFixtures().map((fixture) => [fixture.name, fixture] as const))(
     'is frozen as the shared example says, by itself and in a batch: %s',
     async (_, { message, event }) => {
       const tenant = await givenTenant(1);
