@@ -47,7 +47,8 @@ export interface FuzzedRequest {
 
 /** What a request may name and find. */
 export interface Known {
-  ids: readonly string[];
+  /** By collection, as paths name it. */
+  ids: Readonly<Record<string, readonly string[]>>;
   cursors: readonly string[];
   keys: readonly string[];
 }
@@ -86,12 +87,12 @@ export function operationsOf(document: object): Operation[] {
 
 /** Requests of an operation: most parts are right most of the time, so that what is wrong is met at every depth. */
 export function requestsOf(operation: Operation, known: Known): fc.Arbitrary<FuzzedRequest> {
-  const values = new Values(known);
+  const values = new Values(known, operation.path.split('/')[2] ?? '');
   return fc
     .record({
       method: mostly(
         fc.constant(operation.method),
-        fc.constantFrom('PUT', 'HEAD', 'OPTIONS', 'DELETE', 'PATCH', 'POST'),
+        fc.constantFrom('PUT', 'HEAD', 'OPTIONS', 'PATCH', 'POST'),
       ),
       path: pathOf(operation, values),
       query: queryOf(operation, values),
@@ -113,6 +114,12 @@ function mostly<T>(usual: fc.Arbitrary<T>, odd: fc.Arbitrary<T>, weight = 12): f
   return fc.oneof({ weight, arbitrary: usual }, { weight: 1, arbitrary: odd });
 }
 
+/** `odds` to one that it is there at all. */
+function sometimes<T, N>(usual: fc.Arbitrary<T>, absent: N, odds: number): fc.Arbitrary<T | N> {
+  const weight = Math.round(odds * 20);
+  return fc.oneof({ weight, arbitrary: usual }, { weight: 20, arbitrary: fc.constant(absent) });
+}
+
 const UNREADABLE = ['%zz', '%', '%00', '%C0%AF', '%ED%A0%80', '..%2f..', '%E0%80%80', ';', '%2e%2e'];
 
 function pathOf({ path, parameters }: Operation, values: Values): fc.Arbitrary<string> {
@@ -130,9 +137,10 @@ function queryOf({ parameters }: Operation, values: Values): fc.Arbitrary<string
   const known = parameters
     .filter((one) => one.in === 'query')
     .map(({ name, schema, required }) =>
-      fc.option(
+      sometimes(
         values.text(name, schema).map((value) => `${name}=${escaped(value)}`),
-        { freq: required ? 20 : 2, nil: '' },
+        '',
+        required ? 20 : 0.5,
       ),
     );
   const odd = fc.constantFrom('limit=1&limit=2', '__proto__=1', 'a[b]=c', '=', '&&', 'limit', ...UNREADABLE);
@@ -159,9 +167,12 @@ function headersOf(
         text,
         fc.tuple(text, text).map((pair) => [...pair]),
       );
-      return fc.option(
+      // Another tenant than that of everything the request names answers 404, whatever else it holds.
+      const odds = name === 'relay-tenant-id' ? 0.1 : 0.5;
+      return sometimes(
         value.map((one) => [name, one] as const),
-        { freq: name === 'relay-tenant-id' ? 9 : 2 },
+        null,
+        odds,
       );
     });
   const key = mostly(
@@ -291,10 +302,13 @@ const ODD_TEXT = [
 /** Values by schema. What is asked for by a name that Relay knows something for is often that. */
 class Values {
   readonly #known: Known;
+  /** What an `id` is of. */
+  readonly #collection: string;
   readonly #odd: fc.Arbitrary<unknown>;
 
-  constructor(known: Known) {
+  constructor(known: Known, collection: string) {
     this.#known = known;
+    this.#collection = collection;
     this.#odd = fc.oneof(
       fc.constantFrom(...ODD_TEXT),
       fc.string({ unit: 'binary' }),
@@ -305,8 +319,8 @@ class Values {
     );
   }
 
-  json(name: string, schema: Schema): fc.Arbitrary<unknown> {
-    return mostly(this.#fitting(name, schema), this.#odd);
+  json(name: string, schema: Schema, weight = 12): fc.Arbitrary<unknown> {
+    return mostly(this.#fitting(name, schema), this.#odd, weight);
   }
 
   /** The same as text, for a path, a query or a header. */
@@ -350,13 +364,19 @@ class Values {
 
   #object({ properties = {}, required = [], additionalProperties }: Schema): fc.Arbitrary<unknown> {
     const fields = Object.fromEntries(
-      Object.entries(properties).map(([name, inner]) => [name, this.json(name, inner)]),
+      // Many of them, and one that is wrong is enough for a refusal.
+      Object.entries(properties).map(([name, inner]) => [name, this.json(name, inner, 60)]),
     );
-    const named = fc.record(fields, { requiredKeys: [...required] });
+    const optional = Object.keys(fields).filter((name) => !required.includes(name));
+    const kept = fc.subarray(optional, { maxLength: Math.min(optional.length, 4) });
+    const named = fc
+      .tuple(fc.record(fields), kept)
+      .map(([all, some]) => Object.fromEntries([...required, ...some].map((name) => [name, all[name]])));
     if (!additionalProperties)
       return mostly(
         named,
         named.map((value) => ({ ...value, nonsense: 1 })),
+        20,
       );
     const inner = typeof additionalProperties === 'object' ? additionalProperties : {};
     const keys = fc.oneof(
@@ -366,6 +386,14 @@ class Values {
     return fc
       .tuple(named, fc.dictionary(keys, this.json('', inner), { maxKeys: 4 }))
       .map(([one, more]) => ({ ...one, ...more }));
+  }
+
+  #id(name: string): fc.Arbitrary<string> {
+    const { ids } = this.#known;
+    const collection = name === 'id' ? this.#collection : `${/(\w+?)[_-]ids?$/.exec(name)?.[1] ?? ''}s`;
+    const all = fc.constantFrom(...Object.values(ids).flat());
+    const own = ids[collection] ?? [];
+    return mostly(own.length > 0 ? fc.constantFrom(...own) : all, fc.oneof(all, fc.uuid()), 6);
   }
 
   #number(name: string, { minimum = 0, maximum = 1_000, type }: Schema): fc.Arbitrary<number> {
@@ -380,15 +408,17 @@ class Values {
   }
 
   #string(name: string, { format, pattern, minLength = 0, maxLength = 200 }: Schema): fc.Arbitrary<string> {
-    const { ids, cursors } = this.#known;
+    const { cursors } = this.#known;
     if (name === 'cursor') return fc.oneof(fc.constantFrom(...cursors), tampered(cursors));
-    if (format === 'uuid') return mostly(fc.constantFrom(...ids), fc.uuid(), 4);
+    if (format === 'uuid') return this.#id(name);
     if (format === 'date-time')
       return fc
         .date({ noInvalidDate: true, min: new Date(0), max: new Date(4e12) })
         .map((date) => date.toISOString());
+    if (name === 'secret') return mostly(fc.constant(`whsec_${'A'.repeat(43)}=`), fc.string());
     if (name === 'url')
       return fc.constantFrom(
+        'https://sink.example.com/one',
         'https://sink.example.com/in',
         'mailto:a@example.com',
         'slack://T1/B1',
