@@ -21,6 +21,7 @@ const explain = (endpoint: Partial<typeof ENDPOINT>, facts: Partial<MatchFacts> 
     eventType: 'order.paid',
     eventAt: at(0),
     deliveryStatus: null,
+    stillToCome: false,
     endpoint: { ...ENDPOINT, ...endpoint },
     ...facts,
   });
@@ -32,6 +33,14 @@ describe('an endpoint that an event was matched to', () => {
         reason: null,
         detail: 'Matched: its delivery is dead.',
       });
+    }
+  });
+
+  it('has none yet while the fan-out has not come to it', () => {
+    for (const endpoint of [{}, { deletedAt: at(1) }, { eventTypes: ['user.*'] }]) {
+      const explanation = explain(endpoint, { stillToCome: true });
+      expect(explanation.reason).toBeNull();
+      expect(explanation.detail).toMatch(/^Matched: .*still being fanned out/);
     }
   });
 });

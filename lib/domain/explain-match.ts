@@ -18,6 +18,8 @@ export interface MatchFacts {
   eventAt: Date;
   /** The delivery that the event made to the endpoint. */
   deliveryStatus: ShownStatus | null;
+  /** Whether its fan-out goes on and will come to this endpoint. */
+  stillToCome: boolean;
   /** As it is now; null when the tenant has no such endpoint. */
   endpoint: {
     createdAt: Date;
@@ -37,8 +39,9 @@ export interface MatchFacts {
  * it must have held, or holds now, and `not_matched_then` where nothing that is known explains it.
  */
 export function explainMatch(facts: MatchFacts): { reason: Mismatch | null; detail: string } {
-  const { eventType, eventAt, deliveryStatus, endpoint } = facts;
+  const { eventType, eventAt, deliveryStatus, stillToCome, endpoint } = facts;
   if (deliveryStatus) return { reason: null, detail: `Matched: its delivery is ${deliveryStatus}.` };
+  if (stillToCome) return { reason: null, detail: STILL_TO_COME };
   if (!endpoint) return { reason: 'unknown', detail: UNKNOWN };
   const { createdAt, deletedAt, disabledAt, disabledReason } = endpoint;
   if (createdAt > eventAt) {
@@ -58,6 +61,8 @@ export function explainMatch(facts: MatchFacts): { reason: Mismatch | null; deta
   return { reason: 'not_matched_then', detail: deletedAt ? DELETED_SINCE : NOT_THEN };
 }
 
+const STILL_TO_COME =
+  'Matched: its delivery is not made yet, because the event goes to very many endpoints and is still being fanned out.';
 const UNKNOWN = "No endpoint of this tenant has this id; an event reaches its own tenant's endpoints only.";
 const NOT_THEN =
   'It matches now; it did not when the event was accepted, or the event was addressed to one endpoint.';

@@ -23,6 +23,7 @@ interface Row {
   operationalEvents: string[];
   deliveryId: string | null;
   deliveryStatus: MatchFacts['deliveryStatus'];
+  stillToCome: boolean;
 }
 
 const NO_ID = '00000000-0000-0000-0000-000000000000';
@@ -61,7 +62,7 @@ export function matchesQuery(
       order by 1
       limit ${limit}
     )
-    select p.id as "endpointId", ${SHOWN}
+    select p.id as "endpointId", ${SHOWN}, ${stillToCome(event, sql.ref('p.id'))} as "stillToCome"
     from page p
     left join lateral (
       select e.url, e.created_at, e.deleted_at, e.enabled, e.disabled_at, e.disabled_reason, e.event_types, e.operational_types
@@ -80,7 +81,7 @@ export async function findMatch(
   endpointId: string,
 ): Promise<EndpointMatch | null> {
   const { rows } = await sql<Row>`
-    select n.id as "endpointId", ${SHOWN}
+    select n.id as "endpointId", ${SHOWN}, ${stillToCome(event, sql.ref('n.id'))} as "stillToCome"
     from relay.endpoints n
     left join lateral (${deliveryOf(event, sql.ref('n.id'))}) v on true
     where n.id = ${endpointId} and n.tenant_id = ${tenantId}`.execute(db);
@@ -101,9 +102,29 @@ function deliveryOf(event: Event, endpointId: ReturnType<typeof sql.ref>) {
     limit 1`;
 }
 
+/** Whether a fan-out that goes on has this endpoint before it. */
+function stillToCome(event: Event, endpointId: ReturnType<typeof sql.ref>) {
+  return sql`v.id is null and exists (
+    select from relay.fan_outs f where f.event_id = ${event.id} and ${endpointId} = any(f.endpoint_ids[f.next_tail:]))`;
+}
+
 /** The number of a delivery is in the last four digits of its event's id. */
 const lastIdOf = (event: Event) => `${event.id.slice(0, -4)}ffff`;
 
-function toMatch({ endpointId, url, deliveryId, deliveryStatus, ...endpoint }: Row): EndpointMatch {
-  return { endpointId, url, deliveryId, deliveryStatus, endpoint: url === null ? null : endpoint };
+function toMatch({
+  endpointId,
+  url,
+  deliveryId,
+  deliveryStatus,
+  stillToCome,
+  ...endpoint
+}: Row): EndpointMatch {
+  return {
+    endpointId,
+    url,
+    deliveryId,
+    deliveryStatus,
+    stillToCome,
+    endpoint: url === null ? null : endpoint,
+  };
 }

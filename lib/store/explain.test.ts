@@ -143,6 +143,37 @@ describe('what an event was matched to', () => {
     expect(one.buffers).toBeLessThan(100);
   });
 
+  it('knows which of very many endpoints the fan-out has not come to yet', async () => {
+    const tenantId = await givenTenant(pool);
+    const endpoints = await Promise.all([1, 2, 3].map(() => givenEndpoint(pool, { tenantId })));
+    const [accepted] = await accept(pool, [newEvent({ tenantId })]);
+    const event = (await findEvent(db, tenantId, `${acceptedIds(accepted)[0]!.slice(0, -4)}0000`))!;
+    const other = await givenEndpoint(pool, { tenantId });
+    // As a step left it that came to the first only.
+    const { rows } = await pool.query(
+      `with gone as (delete from relay.deliveries where event_id = $1 and right(id::text, 4) > '0001' returning id, endpoint_id)
+       select array_agg(endpoint_id order by id) as later from gone`,
+      [event.id],
+    );
+    const later: string[] = rows[0].later;
+    const first = endpoints.find((id) => !later.includes(id));
+    await pool.query(
+      'insert into relay.fan_outs (event_id, tenant_id, endpoint_ids, next_tail) values ($1, $2, $3, 2)',
+      [event.id, tenantId, [first, ...later]],
+    );
+    const matches = await listMatches(db, { tenantId, event }, { after: null, limit: 10 });
+    const facts = Object.fromEntries(
+      matches.map((match) => [match.endpointId, [match.deliveryId !== null, match.stillToCome]]),
+    );
+    expect(facts).toEqual({
+      [first!]: [true, false],
+      ...Object.fromEntries(later.map((id) => [id, [false, true]])),
+      [other]: [false, false],
+    });
+    expect(await findMatch(db, { tenantId, event }, later[0]!)).toMatchObject({ stillToCome: true });
+    expect(await findMatch(db, { tenantId, event }, other)).toMatchObject({ stillToCome: false });
+  });
+
   it('still names an endpoint that is missing, by its delivery', async () => {
     const tenantId = await givenTenant(pool);
     const endpointId = await givenEndpoint(pool, { tenantId });
@@ -151,7 +182,7 @@ describe('what an event was matched to', () => {
     await pool.query('delete from relay.endpoints where id = $1', [endpointId]);
     const event = (await findEvent(db, tenantId, `${deliveryId!.slice(0, -4)}0000`))!;
     expect(await listMatches(db, { tenantId, event }, { after: null, limit: 10 })).toEqual([
-      { endpointId, url: null, deliveryId, deliveryStatus: 'pending', endpoint: null },
+      { endpointId, url: null, deliveryId, deliveryStatus: 'pending', stillToCome: false, endpoint: null },
     ]);
     expect(await findMatch(db, { tenantId, event }, endpointId)).toBeNull();
   });

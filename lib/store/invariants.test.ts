@@ -21,6 +21,8 @@ import {
   queueRow,
   requestCancel,
 } from '../../services/testing/stored-rows.ts';
+import { eventIdOf } from './event-ids.ts';
+import { fanOutStep } from './fan-outs.ts';
 import { checkInvariants, type InvariantReport, violations } from './invariants.ts';
 import { createPool } from './pool.ts';
 
@@ -33,7 +35,7 @@ beforeAll(async () => {
 });
 beforeEach(async () => {
   await pool.query(
-    'truncate relay.deliveries, relay.queue, relay.dead_letters, relay.events, relay.endpoint_jobs',
+    'truncate relay.deliveries, relay.queue, relay.dead_letters, relay.events, relay.endpoint_jobs, relay.fan_outs',
   );
 });
 afterAll(async () => {
@@ -48,6 +50,7 @@ const HEALTHY: InvariantReport = {
   deadWithoutDeadLetter: 0,
   deadLetterWithoutDead: 0,
   parkedForNobody: 0,
+  fanOutsAstray: 0,
   orphans: 0,
 };
 
@@ -293,5 +296,59 @@ describe('a parked delivery', () => {
     const found = { ...HEALTHY, deliveriesChecked: 5_200, parkedForNobody: 5_200 };
     expect(await checkInvariants(pool, { repair: true })).toEqual(found);
     expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: 5_200 });
+  });
+});
+
+describe('an unfinished fan-out', () => {
+  /** Of an event to so many endpoints, of which the first has its delivery. */
+  async function givenFanOut(endpoints: number, nextTail: number): Promise<string> {
+    const eventId = eventIdOf(await givenOne(pool));
+    await pool.query(
+      `insert into relay.fan_outs (event_id, tenant_id, endpoint_ids, next_tail)
+       select $1, gen_random_uuid(), array(select gen_random_uuid() from generate_series(1, $2::integer)), $3`,
+      [eventId, endpoints, nextTail],
+    );
+    return eventId;
+  }
+
+  const nextTails = async () =>
+    (await pool.query('select next_tail from relay.fan_outs')).rows.map((row) => row.next_tail);
+
+  it('that goes on after the last delivery that was made is no fault', async () => {
+    await givenFanOut(3, 2);
+    expect(await checkInvariants(pool, { repair: true })).toEqual({ ...HEALTHY, deliveriesChecked: 1 });
+  });
+
+  it.each([
+    ['again with one that was made', 1],
+    ['past one that was not', 3],
+  ])('that would go on %s is put where it belongs', async (_, nextTail) => {
+    await givenFanOut(3, nextTail);
+    await expectFoundAndRepaired('fanOutsAstray');
+    expect(await nextTails()).toEqual([2]);
+  });
+
+  it('that has nothing left to make is ended', async () => {
+    await givenFanOut(1, 1);
+    await expectFoundAndRepaired('fanOutsAstray');
+    expect(await nextTails()).toEqual([]);
+  });
+
+  it('whose step runs is looked at when that is done', async () => {
+    const eventId = await givenFanOut(60, 2);
+    const client = await pool.connect();
+    await client.query('begin');
+    await fanOutStep(client, eventId, 10);
+    const check = checkInvariants(pool, { repair: true });
+    await eventually(async () => {
+      const { rowCount } = await pool.query(
+        `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+      );
+      expect(rowCount).toBe(1);
+    });
+    await client.query('commit');
+    client.release();
+    expect((await check).fanOutsAstray).toBe(0);
+    expect(await nextTails()).toEqual([12]);
   });
 });

@@ -11,6 +11,8 @@ export interface InvariantReport {
   deadLetterWithoutDead: number;
   /** Parked for an endpoint that is neither disabled nor paused without end, or is gone: nothing would ever wake them. */
   parkedForNobody: number;
+  /** Unfinished fan-outs that would go on elsewhere than after the last delivery that was made: every step would fail, or leave some out. */
+  fanOutsAstray: number;
   /** Deliveries whose event or endpoint is missing. Not repaired: an unfinished one ends `refused` when it is claimed. */
   orphans: number;
 }
@@ -24,7 +26,7 @@ export interface InvariantOptions {
 }
 
 type Count = Exclude<keyof InvariantReport, 'deliveriesChecked'>;
-type Repairable = Exclude<Count, 'orphans' | 'parkedForNobody'>;
+type Repairable = Exclude<Count, 'orphans' | 'parkedForNobody' | 'fanOutsAstray'>;
 
 const SLICE = 5_000;
 const FIRST = '00000000-0000-0000-0000-000000000000';
@@ -65,6 +67,7 @@ export async function checkInvariants(pool: Pool, options: InvariantOptions): Pr
     deadWithoutDeadLetter: 0,
     deadLetterWithoutDead: 0,
     parkedForNobody: 0,
+    fanOutsAstray: 0,
     orphans: 0,
   };
   const state: Walk = { after: FIRST, more: true };
@@ -85,6 +88,7 @@ export async function checkInvariants(pool: Pool, options: InvariantOptions): Pr
   });
   await judgeStrays(pool, report, options);
   await judgeParked(pool, report, options);
+  await judgeFanOuts(pool, report, options);
   return report;
 }
 
@@ -238,6 +242,47 @@ async function unpark(
     if (repair) await client.query(UNPARK, [rows.map((row) => row.id)]);
   });
 }
+
+// The row is locked first: a step that runs holds it until its deliveries are there.
+const LOCK_FAN_OUT = `
+select event_id from relay.fan_outs where event_id > $1 order by event_id limit 1 for update`;
+
+const LOOK_AT_FAN_OUT = `
+select f.next_tail <> made.last + 1 as astray, made.last, made.last >= cardinality(f.endpoint_ids) as over
+from relay.fan_outs f, lateral (
+  select coalesce(max(('x' || right(d.id::text, 4))::bit(16)::integer), 0) as last
+  from (
+    select id from relay.deliveries
+    where id > f.event_id and id <= (left(f.event_id::text, 32) || 'ffff')::uuid
+    order by id desc
+    limit 1
+  ) d
+) made
+where f.event_id = $1`;
+
+async function judgeFanOuts(pool: Pool, report: InvariantReport, options: InvariantOptions): Promise<void> {
+  const state: Walk = { after: FIRST, more: true };
+  await walk(options, state, () =>
+    inTransaction(pool, async (client) => {
+      const { rows: locked } = await client.query<{ event_id: string }>(LOCK_FAN_OUT, [state.after]);
+      const eventId = locked[0]?.event_id ?? null;
+      state.more = eventId !== null;
+      if (eventId === null) return;
+      state.after = eventId;
+      const { rows } = await client.query<{ astray: boolean; last: number; over: boolean }>(LOOK_AT_FAN_OUT, [
+        eventId,
+      ]);
+      const [found] = rows;
+      if (!found?.astray) return;
+      report.fanOutsAstray += 1;
+      if (!options.repair) return;
+      if (found.over) await client.query('delete from relay.fan_outs where event_id = $1', [eventId]);
+      else await client.query(MOVE_FAN_OUT, [eventId, found.last + 1]);
+    }),
+  );
+}
+
+const MOVE_FAN_OUT = 'update relay.fan_outs set next_tail = $2 where event_id = $1';
 
 async function inTransaction(pool: Pool, work: (client: PoolClient) => Promise<void>): Promise<void> {
   const client = await pool.connect();

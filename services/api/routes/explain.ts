@@ -81,7 +81,7 @@ function shownMatch(event: Event, match: EndpointMatch) {
     endpoint_id: match.endpointId,
     url: match.url,
     event_types: match.endpoint ? shownEventTypes(match.endpoint.eventTypes) : null,
-    matched: match.deliveryId !== null,
+    matched: match.deliveryId !== null || match.stillToCome,
     delivery_id: match.deliveryId,
     delivery_status: match.deliveryStatus,
     ...explainMatch(facts),
