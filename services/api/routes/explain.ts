@@ -105,6 +105,7 @@ const unknown = (endpointId: string): EndpointMatch => ({
   url: null,
   deliveryId: null,
   deliveryStatus: null,
+  stillToCome: false,
   endpoint: null,
 });
 
