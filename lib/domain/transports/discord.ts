@@ -9,7 +9,8 @@ export const discord: ChatPlatform = {
   base: 'https://discord.com',
   address: /^discord:\/\/(\d{1,20})$/,
   addressRule: "must be discord:// and the webhook's id, such as discord://1234567890123456789",
-  token: /^[\w-]{16,128}$/,
+  // Its letters would also spell a signing secret, which is never one.
+  token: /^(?!whsec_)[\w-]{16,128}$/,
   tokenRule: "must be the webhook's token: 16 to 128 letters, digits, _ and -",
   hidden: (token) => token,
   // Without `wait` Discord answers before it has stored the message, and does not tell when it could not.

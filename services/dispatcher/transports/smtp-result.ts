@@ -36,9 +36,9 @@ export function takenResult(
 /** The mail was not taken: by the server's word, which is its answer, or because of trouble on the way. */
 export function failedResult(reported: unknown, progress: MailProgress): SendResult {
   const error = reported as SmtpError;
-  const { responseCode, command } = error;
-  const code = responseCode ?? 0;
-  if (code >= 400 && ABOUT_THE_MAIL.has(command ?? '') && !LOGIN_WANTED.has(code)) {
+  const { command = '', responseCode: code = 0 } = error;
+  const ofTheMail = ABOUT_THE_MAIL.has(command) || (code === GOING_AWAY && progress.sending);
+  if (code >= 400 && ofTheMail && !LOGIN_WANTED.has(code)) {
     const refusals = error.rejectedErrors ?? [];
     const lines = refusals.length > 0 ? refusals.map(shownRefusal) : [error.response ?? ''];
     return replyResult(meaningOf(refusals, code), lines, progress.startedAt);
@@ -59,6 +59,8 @@ export function lateResult({ dial, sending, startedAt }: MailProgress): SendResu
     : late('timeout', 'there was no session with the mail server in time');
 }
 
+/** The one code that may come instead of any answer. */
+const GOING_AWAY = 421;
 const ABOUT_THE_MAIL = new Set(['MAIL FROM', 'RCPT TO', 'DATA']);
 /** The operator's trouble, and none of the mail's: it may go out when the login is put right. */
 const LOGIN_WANTED = new Set([530, 534, 535, 538]);

@@ -45,15 +45,10 @@ export class SmtpSession {
     const { server } = this.#options;
     const connection = this.#over(await this.#dialled());
     this.#connection = connection;
-    await new Promise<void>((resolve, reject) => {
-      connection.once('error', reject);
-      connection.connect((error) => (error ? reject(error) : resolve()));
-    });
+    await unlessItBreaks(connection, (done) => connection.connect(done));
     const { user, password: pass } = server;
-    if (user === null || pass === null) return;
-    await new Promise<void>((resolve, reject) => {
-      connection.login({ user, pass }, (error) => (error ? reject(error) : resolve()));
-    });
+    if (user !== null && pass !== null)
+      await unlessItBreaks(connection, (done) => connection.login({ user, pass }, done));
   }
 
   /** Hands one mail over. Rejects when the server refuses it for all recipients, or the connection ends. */
@@ -109,4 +104,19 @@ export class SmtpSession {
     });
     return connection;
   }
+}
+
+/** One step of a session. What breaks the connection meanwhile is told as an event, and not to whoever waits for the step. */
+function unlessItBreaks(
+  connection: SMTPConnection,
+  step: (done: (error?: Error | null) => void) => void,
+): Promise<void> {
+  return new Promise((resolve, reject) => {
+    connection.once('error', reject);
+    step((error) => {
+      connection.off('error', reject);
+      if (error) reject(error);
+      else resolve();
+    });
+  });
 }
