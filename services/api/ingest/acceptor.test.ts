@@ -138,17 +138,20 @@ describe('requests that come together', () => {
     expect(accepted.map((result) => result.replayed)).toEqual([false, ...Array(5).fill(true)]);
   });
 
-  it('lose nobody to a key that an open transaction holds', async () => {
+  it.each([50, 700])('lose nobody to a key that an open transaction holds: %i of them', async (count) => {
     const holder = await pool.connect();
     await holder.query('begin');
     await holder.query(
       `insert into relay.idempotency_keys (tenant_id, key, digest, event_id, expires_at)
        values ('00000000-0000-0000-0000-000000000001', 'kept-3', '\\x00', gen_random_uuid(), now() + interval '1 day')`,
     );
-    const results = await all(50, (n) => ({ idempotencyKey: `kept-${n}` }));
+    const before = await given.metric('relay_ingest_batch_size');
+    const results = await all(count, (n) => ({ idempotencyKey: n === 3 ? 'kept-3' : `kept-${count}-${n}` }));
     await holder.query('rollback');
     holder.release();
-    expect(kinds(results)).toEqual(many(50, (n) => (n === 3 ? 'in_progress' : 'accepted')));
+    expect(kinds(results)).toEqual(many(count, (n) => (n === 3 ? 'in_progress' : 'accepted')));
+    // Whoever waits looks some fifteen times.
+    expect((await given.metric('relay_ingest_batch_size')) - before).toBeLessThan(100);
   });
 
   it('are refused as one when too much waits already, and taken as one when it does not', async () => {
@@ -203,6 +206,19 @@ describe('an event that the database refuses', () => {
     );
     expect(kinds(together)).toEqual(many(20, (n) => (n === 7 ? 'rejected' : 'accepted')));
     expect(await events(`together.beside.${kind}`)).toBe(19);
+  });
+
+  it.each(['plain', 'keyed'])('is found among seven hundred %s ones without trying each', async (kind) => {
+    const results = await given.acceptor.acceptAll(
+      many(700, (n) =>
+        newRequest({
+          type: n === 431 ? 'poison' : `many.beside.${kind}`,
+          idempotencyKey: kind === 'keyed' ? `poisoned-many-${n}` : null,
+        }),
+      ),
+    );
+    expect(kinds(results)).toEqual(many(700, (n) => (n === 431 ? 'rejected' : 'accepted')));
+    expect(await given.metric('relay_ingest_batch_size')).toBeLessThan(60);
     expect((await pool.query(`select from relay.idempotency_keys where key = 'poisoned-7'`)).rowCount).toBe(
       0,
     );

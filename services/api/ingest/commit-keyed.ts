@@ -10,7 +10,14 @@ import {
   type KeyedOutcome,
 } from '../../../lib/store/ingest.ts';
 import type { CommitContext } from './acceptor.ts';
-import { acceptOptions, answerAccepted, dropStale, withConnection } from './commit.ts';
+import {
+  acceptOptions,
+  answerAccepted,
+  type Connected,
+  dropStale,
+  partsOf,
+  withConnection,
+} from './commit.ts';
 import { answerAlone, settleFailure } from './commit-plain.ts';
 import { keyOf, type Member } from './member.ts';
 
@@ -31,11 +38,23 @@ export async function commitKeyed(context: CommitContext, batch: readonly Member
   if (free.length === 0) return;
   const outcome = await withConnection(context.keyedPool, (client) => commit(context, client, free));
   if (outcome.kind === 'done') return;
-  if (outcome.kind === 'failed' && sqlState(outcome.error) === LOCK_TIMEOUT) {
-    for (const member of free) void commitAlone(context, member);
-    return;
-  }
-  await settleFailure(context, free, outcome, (member) => commitAlone(context, member));
+  // Outside of this batch's lane, too: which of the keys is held is still to be found.
+  if (isHeldUp(outcome)) for (const part of partsOf(free)) void commitPart(context, part);
+  else await settleFailure(context, free, outcome, (part) => commitPart(context, part));
+}
+
+/** Commits part of a batch that could not be committed together, so that whoever waits for a key waits alone. */
+async function commitPart(context: CommitContext, part: readonly Member[]): Promise<void> {
+  if (part.length === 1) return commitAlone(context, part[0]!);
+  const outcome = await withConnection(context.alonePool, (client) => commit(context, client, part));
+  if (outcome.kind === 'done') return;
+  const again = (smaller: readonly Member[]) => commitPart(context, smaller);
+  if (isHeldUp(outcome)) await Promise.all(partsOf(part).map(again));
+  else await settleFailure(context, part, outcome, again);
+}
+
+function isHeldUp(outcome: Connected): boolean {
+  return outcome.kind === 'failed' && sqlState(outcome.error) === LOCK_TIMEOUT;
 }
 
 async function commit(
@@ -131,7 +150,7 @@ async function commitAlone(context: CommitContext, member: Member): Promise<void
   for (let waitMs = FIRST_WAIT_MS; ; waitMs = Math.min(2 * waitMs, MAX_HELD_WAIT_MS)) {
     const outcome = await withConnection(context.alonePool, (client) => commit(context, client, [member]));
     if (outcome.kind === 'done') return void context.heldUntil.delete(key);
-    const locked = outcome.kind === 'failed' && sqlState(outcome.error) === LOCK_TIMEOUT;
+    const locked = isHeldUp(outcome);
     const inTime = performance.now() - member.arrivedAt < HELD_KEY_WAIT_MS;
     if (locked) context.heldUntil.set(key, performance.now() + HELD_KEY_WAIT_MS);
     if (outcome.kind === 'failed' && isTransient(outcome.error) && inTime) {

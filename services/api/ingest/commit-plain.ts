@@ -8,16 +8,20 @@ import {
   answerAll,
   type Connected,
   dropStale,
+  partsOf,
   withConnection,
 } from './commit.ts';
 import type { Member } from './member.ts';
 
 const TRIES = 3;
 
-/** Commits requests without keys: together, and one by one when Postgres says that one of them is to blame. Never rejects. */
+/** Commits requests without keys: together, and in ever smaller parts when Postgres says that one of them is to blame. Never rejects. */
 export async function commitPlain(context: CommitContext, batch: readonly Member[]): Promise<void> {
   const members = dropStale(batch);
-  if (members.length === 0) return;
+  if (members.length > 0) await commitTogether(context, members);
+}
+
+async function commitTogether(context: CommitContext, members: readonly Member[]): Promise<void> {
   const outcome = await tryCommit(context, members);
   // Nobody's data is to blame for what others hold, and what stops one stops all of them.
   if (outcome.kind === 'failed' && isTransient(outcome.error)) {
@@ -25,12 +29,13 @@ export async function commitPlain(context: CommitContext, batch: readonly Member
     return answerAll(members, { kind: 'unavailable' });
   }
   if (outcome.kind === 'done') return;
-  await settleFailure(context, members, outcome, (member) => commitAlone(context, member));
+  await settleFailure(context, members, outcome, (part) => commitPart(context, part));
 }
 
-async function commitAlone(context: CommitContext, member: Member): Promise<void> {
-  const outcome = await tryCommit(context, [member]);
-  if (outcome.kind !== 'done') answerAlone(context, member, outcome);
+async function commitPart(context: CommitContext, part: readonly Member[]): Promise<void> {
+  if (part.length > 1) return commitTogether(context, part);
+  const outcome = await tryCommit(context, part);
+  if (outcome.kind !== 'done') answerAlone(context, part[0]!, outcome);
 }
 
 // On the lane's own connections: whoever waits for a key elsewhere must not hold up those who have none.
@@ -65,7 +70,7 @@ export async function settleFailure(
   context: CommitContext,
   members: readonly Member[],
   outcome: Exclude<Connected, { kind: 'done' }>,
-  alone: (member: Member) => Promise<void>,
+  again: (part: readonly Member[]) => Promise<void>,
 ): Promise<void> {
   if (outcome.kind === 'no_connection') return answerAll(members, { kind: 'unavailable' });
   const failure = judgeFailure(outcome.error);
@@ -75,7 +80,7 @@ export async function settleFailure(
     context.metrics.commitUnknown.inc(members.length);
     return answerAll(members, { kind: 'commit_unknown' });
   }
-  await Promise.all(members.map(alone));
+  await Promise.all(partsOf(members).map(again));
 }
 
 /** The answer to a request that failed even by itself. */

@@ -45,6 +45,16 @@ export function dropStale(members: readonly Member[]): readonly Member[] {
   return members.filter((member) => member.arrivedAt >= oldest);
 }
 
+/** So few are tried one by one: dividing them further would cost more statements than it saves. */
+const FEW = 32;
+
+/** A batch that could not be committed, divided: one that is to blame is found among a thousand in some forty statements. */
+export function partsOf(members: readonly Member[]): readonly (readonly Member[])[] {
+  if (members.length <= FEW) return members.map((member) => [member]);
+  const middle = members.length >> 1;
+  return [members.slice(0, middle), members.slice(middle)];
+}
+
 export function answerAll(members: readonly Member[], result: AcceptResult): void {
   for (const member of members) member.answer(result);
 }
