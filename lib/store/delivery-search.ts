@@ -56,15 +56,16 @@ export function searchTenantDeliveries(
   });
 }
 
-// The endpoint stands in a range of one, and in the order: under an equality the planner may think the primary key just as good for the
-// order, and walk past everybody else's newer deliveries to find this endpoint's.
+// The endpoint is compared together with the id, and stands in the order: under an equality the planner may think the primary key just as good
+// for the order, and walk past everybody else's newer deliveries to find this endpoint's. Compared apart, as a range of one, it would leave the
+// id no part in where the walk begins, and a deep page would walk over all that is newer.
 function endpointWalk(endpointId: string, search: DeliverySearch): Walk {
   const [first, before] = idRange(search);
   return {
     rows: sql`
       select d.id, d.id as place, d.endpoint_id, d.event_id, d.status, d.dead_reason
       from relay.deliveries d
-      where d.endpoint_id between ${endpointId} and ${endpointId} and d.id >= ${first} and d.id < ${before}
+      where (d.endpoint_id, d.id) >= (${endpointId}::uuid, ${first}::uuid) and (d.endpoint_id, d.id) < (${endpointId}::uuid, ${before}::uuid)
       order by d.endpoint_id desc, d.id desc
       limit ${SEARCH_ROWS}`,
     order: sql`w.endpoint_id desc, w.id desc`,
@@ -80,7 +81,7 @@ function tenantWalk(tenantId: string, search: DeliverySearch): Walk {
       select d.id, coalesce(d.id, e.id) as place, e.tenant_id, e.id as event_id, d.status, d.dead_reason
       from (
         select e.tenant_id, e.id, e.type from relay.events e
-        where e.tenant_id between ${tenantId} and ${tenantId} and e.id >= ${first} and e.id < ${before}
+        where (e.tenant_id, e.id) >= (${tenantId}::uuid, ${first}::uuid) and (e.tenant_id, e.id) < (${tenantId}::uuid, ${before}::uuid)
         order by e.tenant_id desc, e.id desc
         limit ${SEARCH_ROWS}
       ) e

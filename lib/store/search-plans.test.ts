@@ -1,3 +1,4 @@
+import { sql } from 'kysely';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createTestDatabase, type TestDatabase } from '../../services/testing/database.ts';
@@ -150,6 +151,28 @@ describe('on a queue of 200,000 that was analysed empty', () => {
 
   it('every search reaches its rows by index conditions, and looks no further than its bound', async () => {
     expect(await faultsOfEach(stage)).toEqual([]);
+  });
+
+  it('a page begins where it is asked to, however much is newer', async () => {
+    const { db, tenantId, endpointId, plans } = stage;
+    const { rows } = await sql<{
+      id: string;
+    }>`select id from relay.deliveries order by id offset 2 limit 1`.execute(db);
+    const before = rows[0]!.id;
+    const deep = { before, limit: 1 };
+    const lists: (() => Promise<unknown>)[] = [
+      () => searchEndpointDeliveries(db, endpointId, { ...deep, filter: {} }),
+      () => searchTenantDeliveries(db, tenantId, { ...deep, filter: {} }),
+      () => searchEvents(db, tenantId, deep),
+      // The records were accepted within the last seconds: a window of a millisecond has none of them.
+      () => readEndpointStats(db, endpointId, 1),
+      () => readTenantStats(db, tenantId, 1),
+    ];
+    for (const list of lists) {
+      plans.length = 0;
+      await list();
+      expect(Math.max(...plans.map((plan) => plan.buffers))).toBeLessThan(60);
+    }
   });
 
   it('a page of rare ones ends at its bound, and says where the next begins', async () => {

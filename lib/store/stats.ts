@@ -37,7 +37,7 @@ export function readEndpointStats(
   const source = sql`
     select d.id, d.status, d.created_at, d.finished_at
     from relay.deliveries d
-    where d.endpoint_id between ${endpointId} and ${endpointId} and d.id >= ${firstIdWithin(windowMs)}
+    where (d.endpoint_id, d.id) >= (${endpointId}::uuid, ${firstIdWithin(windowMs)}) and d.endpoint_id <= ${endpointId}
     order by d.endpoint_id desc, d.id desc
     limit ${STATS_DELIVERIES}`;
   return readStats(db, windowMs, source);
@@ -49,7 +49,7 @@ export function readTenantStats(db: Database, tenantId: string, windowMs: number
     select d.id, d.status, coalesce(d.created_at, e.created_at) as created_at, d.finished_at
     from (
       select e.tenant_id, e.id, e.created_at from relay.events e
-      where e.tenant_id between ${tenantId} and ${tenantId} and e.id >= ${firstIdWithin(windowMs)}
+      where (e.tenant_id, e.id) >= (${tenantId}::uuid, ${firstIdWithin(windowMs)}) and e.tenant_id <= ${tenantId}
       order by e.tenant_id desc, e.id desc
       limit ${STATS_DELIVERIES}
     ) e

@@ -88,12 +88,9 @@ export const DeliveryExplanationShape = z
 const MatchShape = z.strictObject({
   endpoint_id: id(),
   url: z.string().nullable(),
-  event_types: z
-    .array(z.string())
-    .nullable()
-    .meta({
-      description: 'As they are now; none at all means everything, null none but operational events.',
-    }),
+  event_types: z.array(z.string()).nullable().meta({
+    description: 'As they are now; none at all means everything, null none but operational events.',
+  }),
   matched: z.boolean(),
   delivery_id: id().nullable(),
   delivery_status: z.enum(SHOWN_STATUSES).nullable(),
