@@ -94,7 +94,7 @@ export const deadLetterRoutes = [
       tag,
       summary: 'Send dead letters again, oldest first',
       description:
-        'Filters may stand in the query or in the body; where both name one, the body counts. Call it again until `replayed` is 0.',
+        'Filters may stand in the query or in the body; where both name one, the body counts. What cannot be sent (its endpoint is deleted) is counted as `skipped` and stays the oldest. A replay job, `POST /v1/replays`, goes through any number.',
       query: z.strictObject({ ...filters, limit: pageLimit().optional() }),
       body: z.strictObject({
         ...filters,
