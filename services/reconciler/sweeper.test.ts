@@ -102,6 +102,15 @@ describe('a sweep', () => {
     expect(await sweeper.round()).toBeLessThanOrEqual(20_000);
   });
 
+  it('rests little while producers enqueue, of whom nobody tells it', async () => {
+    const sweeper = givenSweeper();
+    expect(await sweeper.round()).toBe(200);
+    await givenOwed(pool, 1, { announced: false });
+    await pool.query(`update relay.queue set look_at = '-infinity', due_at = now(), announced_at = null`);
+    expect(await sweeper.round()).toBe(60);
+    expect(await sweeper.round()).toBe(60);
+  });
+
   it('announces what the pollers left when poll mode ends, however long it waited', async () => {
     let polling = true;
     const sweeper = givenSweeper({ pollMode: () => polling });

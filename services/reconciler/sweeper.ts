@@ -23,6 +23,9 @@ import { LaneWatch } from './lane-watch.ts';
 const OVERLAP_MS = 3_000;
 /** Rounds are this far apart unless there is more at once: where many slots wake one by one, a round for each cost more than the sends. */
 const ROUND_GAP_MS = 40;
+/** Whoever enqueues by SQL tells nobody. While they do, and for a while after, rounds are this far apart at most. */
+const ENQUEUED_GAP_MS = 60;
+const ENQUEUED_FOR_MS = 5_000;
 const FULL_PASS_EVERY_MS = 60_000;
 
 export interface SweeperOptions {
@@ -48,6 +51,7 @@ export class Sweeper {
   #fullPassAt = performance.now();
   #lastRoundAt = Number.NEGATIVE_INFINITY;
   #steadySince = Number.POSITIVE_INFINITY;
+  #enqueuedAt = Number.NEGATIVE_INFINITY;
   #couldReclaim = false;
   #wasPolling = false;
 
@@ -57,7 +61,7 @@ export class Sweeper {
 
   /** One round; returns how long to wait before the next, ms. */
   async round(): Promise<number> {
-    const { client, batch, idleMs } = this.#options;
+    const { client, batch } = this.#options;
     this.#noteGap();
     const mayReclaim = performance.now() - this.#steadySince >= RECLAIM_GRACE_MS;
     this.#noteReleased(mayReclaim, this.#polling);
@@ -66,6 +70,7 @@ export class Sweeper {
       from: this.#fullPass === undefined ? this.#cursor : this.#fullPass,
     };
     const surfaced = await surfaceEnqueued(client, batch);
+    if (surfaced > 0) this.#enqueuedAt = performance.now();
     const postponed = await postponeLooks(client, sweep);
     const reclaimed = mayReclaim ? await this.#reclaim(sweep) : 0;
     const ended = await this.#end(sweep, mayReclaim);
@@ -76,7 +81,14 @@ export class Sweeper {
     const unfinished = [surfaced, postponed, reclaimed, ended].some((count) => count >= batch);
     const full = unfinished || announced.count >= batch;
     this.#advance(full, unfinished ? sweep.from : announced.cursor, now);
-    return full ? 0 : Math.max(Math.min(ROUND_GAP_MS, idleMs), Math.min(idleMs, inMs ?? idleMs));
+    return full ? 0 : this.#restMs(inMs);
+  }
+
+  /** Until the next look, within what a rest may last, ms. */
+  #restMs(inMs: number | null): number {
+    const enqueued = performance.now() - this.#enqueuedAt < ENQUEUED_FOR_MS;
+    const most = enqueued ? Math.min(this.#options.idleMs, ENQUEUED_GAP_MS) : this.#options.idleMs;
+    return Math.max(Math.min(ROUND_GAP_MS, most), Math.min(most, inMs ?? most));
   }
 
   get #polling(): boolean {
