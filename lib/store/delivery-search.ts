@@ -73,14 +73,16 @@ function endpointWalk(endpointId: string, search: DeliverySearch): Walk {
 }
 
 // Through the tenant's events, each with the range of its deliveries. An event without any is a row too, so that a page is as bounded among
-// events that match nothing; ids of events and of deliveries are one order, so one id says where the walk stands.
+// events that match nothing; ids of events and of deliveries are one order, so one id says where the walk stands. The range is one of rows, because
+// a plain one can also be had by skipping through the index of the endpoints' deliveries.
 function tenantWalk(tenantId: string, search: DeliverySearch): Walk {
   const [first, before] = idRange(search);
   return {
     rows: sql`
       select d.id, coalesce(d.id, e.id) as place, e.tenant_id, e.id as event_id, d.status, d.dead_reason
       from (
-        select e.tenant_id, e.id, e.type from relay.events e
+        select e.tenant_id, e.id, e.type, (left(e.id::text, 32) || 'ffff')::uuid as last
+        from relay.events e
         where (e.tenant_id, e.id) >= (${tenantId}::uuid, ${first}::uuid) and (e.tenant_id, e.id) < (${tenantId}::uuid, ${before}::uuid)
         order by e.tenant_id desc, e.id desc
         limit ${SEARCH_ROWS}
@@ -88,7 +90,7 @@ function tenantWalk(tenantId: string, search: DeliverySearch): Walk {
       left join lateral (
         select d.id, d.status, d.dead_reason from relay.deliveries d
         where ${typeMatches(sql.ref('e.type'), search.filter.eventType)}
-          and d.id > e.id and d.id <= (left(e.id::text, 32) || 'ffff')::uuid and d.id < ${before}
+          and (d.id, d.event_id) > (e.id, e.last) and (d.id, d.event_id) <= (e.last, e.last) and (d.id, d.event_id) < (${before}::uuid, e.id)
         order by d.id desc
         limit ${SEARCH_ROWS}
       ) d on true

@@ -43,19 +43,20 @@ export function readEndpointStats(
   return readStats(db, windowMs, source);
 }
 
-/** Statistics of a tenant, through its events: an event's deliveries are a range of ids after its own. One without any counts as looked at. */
+/** Statistics of a tenant, through its events: an event's deliveries are a range of ids after its own (of rows: see the walk of a tenant's deliveries). One without any counts as looked at. */
 export function readTenantStats(db: Database, tenantId: string, windowMs: number): Promise<DeliveryStats> {
   const source = sql`
     select d.id, d.status, coalesce(d.created_at, e.created_at) as created_at, d.finished_at
     from (
-      select e.tenant_id, e.id, e.created_at from relay.events e
+      select e.tenant_id, e.id, e.created_at, (left(e.id::text, 32) || 'ffff')::uuid as last
+      from relay.events e
       where (e.tenant_id, e.id) >= (${tenantId}::uuid, ${firstIdWithin(windowMs)}) and e.tenant_id <= ${tenantId}
       order by e.tenant_id desc, e.id desc
       limit ${STATS_DELIVERIES}
     ) e
     left join lateral (
       select d.id, d.status, d.created_at, d.finished_at from relay.deliveries d
-      where d.id > e.id and d.id <= (left(e.id::text, 32) || 'ffff')::uuid
+      where (d.id, d.event_id) > (e.id, e.last) and (d.id, d.event_id) <= (e.last, e.last)
       order by d.id desc
       limit ${STATS_DELIVERIES}
     ) d on true
